@@ -1,0 +1,25 @@
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test install lint clean
+
+run: install  ## the main job: both algorithms, private and not, on embedded data
+	$(BIN)/python examples/compare.py
+
+test: install lint  ## lint, types, tests
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .hypothesis

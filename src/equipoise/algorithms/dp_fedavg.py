@@ -1,0 +1,24 @@
+"""DP-FedAvg, Algorithm 1 of the paper: plain local steps; the update is the progress. Clients remember nothing."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from equipoise.algorithms.algorithm import Algorithm, Gradient
+
+
+class State(NamedTuple):
+    """Nothing: every round starts from the broadcast model alone."""
+
+
+def dp_fedavg(eta: float | Tensor) -> Algorithm:
+    def init(x: Tensor) -> State:
+        return State()
+
+    def local_round(x: Tensor, state: State, iterations: range, gradient: Gradient) -> tuple[Tensor, State]:
+        x_i = x  # l. 4
+        for t in iterations:  # l. 5
+            x_i = x_i - eta * gradient(x_i, t)  # l. 6-7
+        return x_i - x, state  # l. 9, before the clip
+
+    return Algorithm(init, local_round)

@@ -1,0 +1,40 @@
+"""DP-ScaffNew, Algorithm 2 of the paper: local steps corrected by a control variate h, so that clients do not drift apart.
+
+Between communications h stands still, so lines 4-13 of all iterations up to the next communication are one round, and
+line 13 can wait for the next broadcast: the client needs only the model it receives.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.algorithms.algorithm import Algorithm, Gradient
+from equipoise.privacy.mechanism import clip
+
+
+class State(NamedTuple):
+    h: Tensor
+    x_hat: Tensor
+
+
+def dp_scaffnew(eta: float | Tensor, p: float | Tensor, h_clip_norm: float | Tensor = math.inf) -> Algorithm:
+    """The paper's algorithm; with a finite `h_clip_norm` = C the variant whose h learns from the clipped message.
+
+    Line 13 equals h = (p/eta)(x_new - x - update). The variant writes clip(update) there: the same until the clip acts,
+    and |h| stays bounded when it does (the paper's h then sends clients on long excursions that are clipped away).
+    """
+
+    def init(x: Tensor) -> State:
+        return State(h=torch.zeros_like(x), x_hat=x)  # l. 1: the h sum to zero
+
+    def local_round(x: Tensor, state: State, iterations: range, gradient: Gradient) -> tuple[Tensor, State]:
+        h = state.h + p / eta * (x - state.x_hat)  # l. 13, with the x just received
+        x_hat = x
+        for t in iterations:
+            x_hat = x_hat - eta * (gradient(x_hat, t) - h)  # l. 4-5
+        update = x_hat - eta / p * h - x  # l. 8, before clip and noise
+        return update, State(h, x_hat - (update - clip(update, h_clip_norm)))
+
+    return Algorithm(init, local_round)

@@ -1,0 +1,125 @@
+"""The command `equipoise`. What is heavy is imported inside the commands, so that help is instant."""
+
+import logging
+import sys
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from equipoise.errors import EquipoiseError
+from equipoise.run import Result, Settings, first_sentence
+
+if TYPE_CHECKING:
+    from equipoise.training import Round
+
+app = App(
+    name="equipoise",
+    help="Train one model between organisations that do not share data, and get the most out of a privacy budget.",
+    version=version("equipoise"),
+)
+_errors = Console(stderr=True)
+
+
+@app.command
+def train(
+    *,
+    settings: Annotated[Settings, Parameter(name="*")],
+    json: Annotated[bool, Parameter(negative=(), help="print the result as one JSON document")] = False,
+) -> None:
+    """Train privately in this process, and say what was spent.
+
+    Example: equipoise train --task breast-cancer --epsilon 2 --clip 1 --local-steps 4 --trust secure-aggregation
+    """
+    from equipoise.training import train as run_training
+
+    result = run_training(settings, watch=_progress)
+    if json:
+        print(result.to_json())
+    else:
+        show(result)
+    if result.failed:
+        sys.exit(1)
+
+
+def show(result: Result) -> None:
+    """The result for a reader: what must be known first, then what came out, then what was promised to whom."""
+    console = Console(soft_wrap=True, highlight=False)
+    for notice in result.notices:
+        console.print(f"[bold red]{notice}[/]")
+    pace = f"{result.local_steps} local steps" if result.local_steps else f"about {1 / result.p:g} local steps (coin)"
+    console.print(
+        f"[bold]{result.task}[/], {result.algorithm}: {result.rounds} rounds of {pace}, {result.clients} clients, "
+        f"d = {result.dimension}, eta = {result.eta:.4g}"
+    )
+    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_row("test error", f"[bold]{result.test_error:.4f}[/]   not training: {result.baseline_error:.4f}")
+    table.add_row("", "[dim]measured on records declared public, outside the guarantee[/]")
+    table.add_row("spent", _spent(result))
+    table.add_row("protects", _protects(result))
+    table.add_row("noise", _noise(result))
+    console.print(table)
+    if result.per_round:
+        console.print(_diagnostics(result))
+
+
+def _spent(result: Result) -> str:
+    if result.epsilon_spent == float("inf"):
+        return "everything: epsilon = inf"
+    return (
+        f"epsilon = [bold]{result.epsilon_spent:.6g}[/] at delta = {result.delta:g}, exact, for all {result.releases} releases "
+        f"(budget: {result.epsilon:g})"
+    )
+
+
+def _protects(result: Result) -> str:
+    seen = {
+        "local": "the adversary sees every message",
+        "secure-aggregation": f"the adversary sees only the sum of a round, {result.colluding} client(s) collude",
+    }[result.trust]
+    return f"nobody ({result.unit} unit)" if not result.private else f"one {result.unit}, {result.neighbours}; {seen}"
+
+
+def _noise(result: Result) -> str:
+    where = "a message" if result.trust == "local" else "the sum of a round"
+    return (
+        f"sigma = {result.sigma:.4g} per coordinate of {where}; a client adds {result.client_sigma:.4g}; "
+        f"clip C = {result.clip_norm:g}; rule {result.noise_rule}; source {result.noise_source}"
+    )
+
+
+def _diagnostics(result: Result) -> Table:
+    table = Table(title="private values, for simulation only", title_justify="left")
+    for heading in ("round", "clipped", "mean |update|", "mean |h|", "train error"):
+        table.add_column(heading, justify="right")
+    for row in result.per_round or []:
+        h_norm = "" if row.h_norm is None else f"{row.h_norm:.4g}"
+        table.add_row(str(row.round), f"{row.clipped:.0%}", f"{row.update_norm:.4g}", h_norm, f"{row.train_error:.4f}")
+    return table
+
+
+def _progress(rounds: "Iterable[Round]", total: int) -> "Iterable[Round]":
+    return track(rounds, "training", total, console=_errors, transient=True, disable=not _errors.is_terminal)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one sentence on standard error and a non-zero exit, never a traceback."""
+    logging.basicConfig(format="client side: %(message)s")
+    try:
+        app(exit_on_error=False, print_error=False)
+    except ValidationError as error:
+        _fail(first_sentence(error))
+    except (EquipoiseError, CycloptsError) as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
+
+
+def _fail(sentence: str) -> NoReturn:
+    _errors.print(f"[bold red]error:[/] {sentence}", soft_wrap=True, highlight=False)
+    sys.exit(2)

@@ -1,0 +1,7 @@
+"""Where clients run, and the one function through which their data may leave."""
+
+from equipoise.fleets.client import client_round
+from equipoise.fleets.fleet import Broadcast, Fleet, Release
+from equipoise.fleets.simulated import SimulatedFleet
+
+__all__ = ["Broadcast", "Fleet", "Release", "SimulatedFleet", "client_round"]

@@ -1,0 +1,44 @@
+"""The privacy border."""
+
+import logging
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.algorithms import Algorithm, Gradient
+from equipoise.fleets.fleet import Broadcast, Release
+from equipoise.privacy.mechanism import GaussianMechanism
+from equipoise.privacy.noise import NoiseSource
+
+log = logging.getLogger(__name__)
+
+
+class Memory(NamedTuple):
+    """What a client keeps to itself between rounds: the algorithm's state, and its last update without clip and noise."""
+
+    state: Any
+    update: Tensor
+
+
+def client_round(
+    broadcast: Broadcast,
+    state: Any,
+    algorithm: Algorithm,
+    mechanism: GaussianMechanism,
+    gradient: Gradient,
+    noise: NoiseSource,
+) -> tuple[Release, Memory]:
+    """The only place where private data turns into something that may be sent: the Release, and nothing else."""
+    update, state = algorithm.local_round(broadcast.x, state, broadcast.iterations, gradient)
+    release = Release(broadcast.round, mechanism.release(update, noise, broadcast.round))
+    return release, Memory(_forget_overflow(update, state, algorithm.init(broadcast.x)), update)
+
+
+def _forget_overflow(update: Tensor, state: Any, fresh: Any) -> Any:
+    """A client whose update is not finite (it released zero and noise) starts afresh, and says so on its own side only."""
+    finite = update.isfinite().all(-1, keepdim=True)
+    if finite.all():
+        return state
+    log.warning("an update was not finite: zero was released in its place; a smaller eta usually helps")
+    return type(state)(*(torch.where(finite, old, new) for old, new in zip(state, fresh, strict=True)))

@@ -1,0 +1,52 @@
+"""Clip and the Gaussian release: what turns a private update into something that may leave (Alg. 1, l. 9-10)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.privacy.noise import NoiseSource
+
+_SMALLEST = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True)
+class GaussianMechanism:
+    """Release clip(update) + N(0, client_sigma^2 I), for the update of each client on the last axis.
+
+    Without noise (`client_sigma` = 0) and without bound (`clip_norm` = inf) it is the identity: not private, the same code.
+    Both may be tensors that broadcast against the update, e.g. [runs, 1, 1].
+    """
+
+    clip_norm: float | Tensor
+    client_sigma: float | Tensor
+
+    def __post_init__(self) -> None:
+        noisy, unclipped = torch.as_tensor(self.client_sigma) > 0, torch.as_tensor(self.clip_norm).isinf()
+        require(not bool((noisy & unclipped).any()), "clip_norm=inf with noise: unclipped updates have no sensitivity")
+
+    def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
+        sent = clip(zero_unless_finite(update), self.clip_norm)
+        if not torch.as_tensor(self.client_sigma).any():
+            return sent
+        normals = torch.tensor(noise.normals(round, tuple(update.shape)))
+        return sent + (self.client_sigma * normals).to(sent.dtype)
+
+
+def zero_unless_finite(update: Tensor) -> Tensor:
+    """A client's update that overflowed becomes the zero vector: to stop instead would reveal it."""
+    return torch.where(update.isfinite().all(-1, keepdim=True), update, 0.0)
+
+
+def clip(update: Tensor, clip_norm: float | Tensor) -> Tensor:
+    """min(1, C / |update|) update, along the last axis; a zero update stays zero.
+
+    The norm is taken in float64 of the update scaled to largest entry 1, so that it neither overflows nor vanishes. Half
+    precision is widened to float32, where rounding cannot push the result past C (1 + 2^-20).
+    """
+    wide = torch.promote_types(update.dtype, torch.float32)
+    largest = update.abs().amax(-1, keepdim=True).double().clamp_min(_SMALLEST)
+    scaled = update / largest
+    length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True, dtype=torch.float64)
+    return torch.where(largest * length <= clip_norm, update, scaled * (clip_norm / length)).to(wide)

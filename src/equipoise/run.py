@@ -1,0 +1,236 @@
+"""Settings, Run, Result: what a user says, what that means with nothing left open, and what came out of it.
+
+Frozen values that read and write JSON; each is the one before and more.
+"""
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+from cyclopts import Group, Parameter
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+
+from equipoise.errors import InvalidValue, require
+from equipoise.privacy.budget import Budget, Guarantee, Neighbours, Trust, Unit
+
+Real = Annotated[float, PlainSerializer(lambda x: x if math.isfinite(x) else str(x), when_used="json")]
+"""A number that JSON can hold: infinity is the string "inf"."""
+
+Reading = Literal["exact", "proof", "sampling", "record-style"]
+
+_learning, _privacy, _simulation = (
+    Parameter(group=Group(title, sort_key=order))
+    for order, title in enumerate(["What is learnt, and how", "Privacy", "Simulation"])
+)
+
+
+class Settings(BaseModel):
+    """What a user says about a run; None where the task or the other values decide. One flag of the command per field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Annotated[str, _learning] = Field(description="what is learnt: breast-cancer, quadratic")
+    algorithm: Annotated[Literal["dp-fedavg", "dp-scaffnew"], _learning] = Field(
+        "dp-fedavg", description="the paper's Algorithm 1 or 2"
+    )
+    iterations: Annotated[int | None, _learning] = Field(None, description="T: local steps in total (default: the task's)")
+    local_steps: Annotated[int | None, _learning] = Field(
+        None, description="tau: local steps before each round; divides the iterations (default: 1)"
+    )
+    schedule: Annotated[Literal["periodic", "coin"], _learning] = Field(
+        "periodic", description="communicate every tau steps, or by Algorithm 2's shared coin, drawn before training"
+    )
+    p: Annotated[float | None, _learning] = Field(
+        None, description="probability of communicating after a step (schedule coin; periodic: 1/tau)"
+    )
+    eta: Annotated[float | None, _learning] = Field(
+        None, description="step size (default: 1/L where L is public, else the task's learning rate)"
+    )
+    gamma: Annotated[float, _learning] = Field(1.0, description="server step: x becomes x + gamma * mean release")
+    h_update: Annotated[Literal["paper", "clipped"] | None, _learning] = Field(
+        None, description="what DP-ScaffNew's control variate learns from: its message before (paper) or after the clip"
+    )
+    clients: Annotated[int | None, _learning] = Field(None, description="N (default: the task's)")
+    split: Annotated[str, _learning] = Field(
+        "random", description="how records are dealt to clients: random, or dirichlet:A for label skew (small A: strong)"
+    )
+    batch: Annotated[int | Literal["full"] | None, _learning] = Field(
+        None, description="records per local step, or full (default: the task's)"
+    )
+    seed: Annotated[int, _learning] = Field(0, description="public seed of split, coins and minibatches; never of the noise")
+
+    epsilon: Annotated[Real, _privacy] = Field(description="privacy budget of the whole run; inf: not private")
+    delta: Annotated[float, _privacy] = Field(1e-5, description="probability that epsilon does not hold")
+    clip_norm: Annotated[Real | None, _privacy, Parameter(name="--clip")] = Field(
+        None, description="C: largest L2 norm of a message (needed for a finite epsilon)"
+    )
+    unit: Annotated[Unit, _privacy] = Field("client", description="whose difference is hidden: all data of one client")
+    neighbours: Annotated[Neighbours, _privacy] = Field(
+        "replace-one", description="data against any other data (sensitivity 2C), or against an absent client (C)"
+    )
+    trust: Annotated[Trust, _privacy] = Field(
+        "local", description="the adversary sees every message (the paper's model), or only the sum of a round"
+    )
+    colluding: Annotated[int | None, _privacy] = Field(
+        None, description="clients who may subtract their own noise from the sum (secure-aggregation; default 1)"
+    )
+    noise_rule: Annotated[Literal["exact", "lemma1"], _privacy] = Field(
+        "exact", description="exact, or the paper's Lemma 1 as printed: reproduces figures, guarantees nothing"
+    )
+    v: Annotated[float | Reading | None, _privacy] = Field(
+        None, description="the unstated constant of lemma1: a number, or a reading: exact, proof, sampling, record-style"
+    )
+    simulate_noise_seed: Annotated[int | None, _simulation] = Field(
+        None, description="reproducible noise from this seed: for simulation only, the result is not private"
+    )
+    diagnostics: Annotated[bool, _simulation, Parameter(negative=())] = Field(
+        False, description="show update norms, clipped share, |h| and train error per round: the result is not private"
+    )
+
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """From keyword values; a bad one is refused in one sentence."""
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            raise InvalidValue(first_sentence(error)) from None
+
+    @model_validator(mode="after")
+    def _valid(self) -> Self:
+        Budget(self.epsilon, self.delta)
+        self.guarantee(self.clients or 2**31)
+        clip = math.inf if self.clip_norm is None else self.clip_norm
+        require(clip > 0, f"clip={clip} is not > 0")
+        require(
+            self.epsilon == math.inf or clip < math.inf,
+            f"epsilon={self.epsilon} with {'no clip' if self.clip_norm is None else 'clip=inf'}: an unclipped update has no "
+            "sensitivity, so no noise can hide it; give a clip threshold, or epsilon=inf",
+        )
+        for name, value in (("eta", self.eta), ("gamma", self.gamma)):
+            require(value is None or 0 < value < math.inf, f"{name}={value} is not a positive step size")
+        for name, count in (("iterations", self.iterations), ("local_steps", self.local_steps), ("clients", self.clients)):
+            require(count is None or count >= 1, f"{name}={count} is not >= 1")
+        require(
+            self.p is None or 0 < self.p <= 1,
+            f"p={self.p} is not in (0, 1]: pass the probability of communicating, not the number of local steps 1/p",
+        )
+        if self.schedule == "coin":
+            require(self.p is not None, "schedule=coin needs p, the probability of communicating: give p, e.g. 0.25")
+            require(
+                self.local_steps is None,
+                f"local_steps={self.local_steps} with schedule=coin, where chance decides it: give p alone",
+            )
+        elif self.p is not None:
+            require(
+                math.isclose(self.p * (self.local_steps or 0), 1),
+                f"p={self.p} with schedule=periodic, where p is 1/local_steps: give local_steps alone, or schedule=coin",
+            )
+        require(
+            self.h_update is None or self.algorithm == "dp-scaffnew",
+            f"h_update={self.h_update} with algorithm={self.algorithm}, which has no control variate: leave it out",
+        )
+        if self.noise_rule == "lemma1":
+            require(
+                self.v is not None,
+                "noise_rule=lemma1 needs v, which the paper does not state: a number, or exact, proof, sampling, record-style",
+            )
+            require(not isinstance(self.v, float) or 0 < self.v < math.inf, f"v={self.v} is not a positive number")
+        else:
+            require(self.v is None, f"v={self.v} belongs to noise_rule=lemma1; the exact rule has no free constant")
+        require(self.seed >= 0, f"seed={self.seed} is not >= 0")
+        return self
+
+    def guarantee(self, clients: int) -> Guarantee:
+        return Guarantee(self.neighbours, self.trust, clients, self.colluding, self.unit)
+
+    def resolve(self, eta: float, iterations: int, clients: int, batch: int | Literal["full"]) -> "Run":
+        """The run that these settings mean; the arguments are the task's answers to what was left open."""
+        local_steps = (self.local_steps or 1) if self.schedule == "periodic" else None
+        answers = {
+            "eta": self.eta or eta,
+            "iterations": self.iterations or iterations,
+            "clients": clients,
+            "batch": batch,
+            "local_steps": local_steps,
+            "p": 1 / local_steps if local_steps else self.p,
+            "h_update": "paper" if self.algorithm == "dp-scaffnew" and not self.h_update else self.h_update,
+            "clip_norm": math.inf if self.clip_norm is None else self.clip_norm,
+            "colluding": self.guarantee(clients).colluding,
+        }
+        return Run.of(**{**self.model_dump(), **answers})
+
+
+class Run(Settings):
+    """Everything that decides the numbers of a run."""
+
+    iterations: int
+    p: float
+    eta: float
+    clients: int
+    batch: int | Literal["full"]
+    clip_norm: Real
+
+    @property
+    def simulation(self) -> bool:
+        """Whether the result cannot protect anybody, so that private values may be shown."""
+        return self.epsilon == math.inf or self.simulate_noise_seed is not None or self.diagnostics
+
+
+class Point(BaseModel):
+    """The model after a round, measured on records declared public."""
+
+    model_config = ConfigDict(frozen=True)
+
+    round: int
+    iteration: int
+    test_error: Real
+
+
+class Diagnosis(BaseModel):
+    """What went on inside the clients in a round: private values, for simulations only."""
+
+    model_config = ConfigDict(frozen=True)
+
+    round: int
+    clipped: Real
+    update_norm: Real
+    h_norm: Real | None
+    train_error: Real
+
+
+class Result(Run):
+    """A run and what came out of it."""
+
+    notices: list[str]
+    private: bool
+    rounds: int
+    releases: int
+    dimension: int
+    sigma: Real
+    client_sigma: Real
+    epsilon_spent: Real
+    noise_source: str
+    test_error: Real
+    baseline_error: Real
+    curve: list[Point]
+    per_round: list[Diagnosis] | None
+    failed: str | None
+    version: str
+    x: Annotated[Any, Field(exclude=True, repr=False)] = None
+    """The last communicated model, a vector [d]; not part of the document."""
+
+    def to_json(self) -> str:
+        """One JSON document; what the reader must know first comes first."""
+        return self.model_dump_json(indent=2)
+
+
+def first_sentence(error: ValidationError) -> str:
+    """What is wrong, in our own words where a rule of ours was broken."""
+    first = error.errors()[0]
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InvalidValue):
+        return str(cause)
+    name = str(first["loc"][0]) if first["loc"] else "run"
+    if first["type"] == "missing":
+        return f"{name} is missing"
+    given = "" if isinstance(first["input"], dict) else f"={first['input']!r}"
+    return f"{name}{given}: {first['msg'][0].lower()}{first['msg'][1:]}"

@@ -1,0 +1,72 @@
+"""A heterogeneous quadratic whose constants and minimiser are known exactly: f_i(x) = (x - b_i)' A_i (x - b_i) / 2."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.errors import require
+from equipoise.seeds import stream
+from equipoise.tasks.task import Task
+
+CLIENTS = 20
+DIMENSION = 10
+ITERATIONS = 64
+MU, L = 0.01, 1.0
+
+
+@dataclass(frozen=True)
+class QuadraticClients:
+    """`A` is [clients, d, d] with eigenvalues in [MU, L]; `b`, each client's own minimiser, is [clients, d]."""
+
+    A: Tensor
+    b: Tensor
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return (1,) * len(self.A)
+
+    @property
+    def minimiser(self) -> Tensor:
+        """x*, where the mean of the clients' gradients vanishes."""
+        x: Tensor = torch.linalg.solve(self.A.sum(0), torch.einsum("cij,cj->i", self.A, self.b))
+        return x
+
+    def gradient(self, x: Tensor, t: int) -> Tensor:
+        return torch.einsum("...ij,...j->...i", self.A, x - self.b)
+
+    def loss(self, x: Tensor) -> Tensor:
+        """f(x), the mean over the clients, of a model [..., d]."""
+        gap = x.unsqueeze(-2) - self.b
+        return torch.einsum("...ci,cij,...cj->...c", gap, self.A, gap).mean(-1) / 2
+
+    def error(self, x: Tensor) -> Tensor:
+        """The share of the excess loss of x = 0 that is left: 1 without training, 0 at the minimiser."""
+        best = self.loss(self.minimiser)
+        return (self.loss(x) - best) / (self.loss(torch.zeros_like(x)) - best)
+
+    def alone(self, client: int) -> Self:
+        return replace(self, A=self.A[client], b=self.b[client])
+
+
+def quadratic(clients: int | None, split: str, batch: int | None, seed: int) -> Task:
+    """Public synthetic data: `split` and `batch` have no meaning here, every client is drawn from (seed, client)."""
+    require(split == "random", f"split={split!r}: the task quadratic has no labels to skew; leave it out")
+    require(batch is None, f"batch={batch}: the task quadratic has no records to sample; leave it out")
+    number = CLIENTS if clients is None else clients
+    require(number >= 1, f"clients={number} is not a number of clients")
+    centre = stream(seed, "quadratic").standard_normal(DIMENSION)
+    A, b = zip(*(_client(centre, seed, i) for i in range(number)), strict=True)
+    private = QuadraticClients(torch.tensor(np.stack(A)), torch.tensor(np.stack(b)))
+    x0 = torch.zeros(DIMENSION, dtype=torch.float64)
+    return Task("quadratic", x0, private, private.error, learning_rate=1 / L, iterations=ITERATIONS, mu=MU, L=L)
+
+
+def _client(centre: np.ndarray, seed: int, client: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = stream(seed, "quadratic", client)
+    rotation, _ = np.linalg.qr(rng.standard_normal((DIMENSION, DIMENSION)))
+    A = rotation @ np.diag(np.geomspace(MU, L, DIMENSION)) @ rotation.T
+    b = centre + rng.standard_normal(DIMENSION)
+    return (A + A.T) / 2, b / np.sqrt(DIMENSION)

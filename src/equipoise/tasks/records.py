@@ -1,0 +1,85 @@
+"""Which record belongs to which client, and which to which minibatch: by public seeds, never by looking at values."""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.errors import DataError, require
+from equipoise.seeds import stream
+
+Indices = NDArray[np.int64]
+
+
+def split_records(labels: NDArray[np.int64], clients: int, split: str, seed: int) -> list[Indices]:
+    """The records of each client, as indices; sizes differ by one at most.
+
+    `random`: an equal random split. `dirichlet:A`: label skew, as Hsu, Qi and Brown (2019) make it: every client draws its
+    own label distribution from a Dirichlet distribution with mean the overall one and concentration A (small: skewed).
+    """
+    require(clients >= 1, f"clients={clients} is not a number of clients")
+    if clients > len(labels):
+        raise DataError(f"clients={clients} is more than the {len(labels)} training records: every client needs one")
+    concentration = parse_split(split)
+    rng = stream(seed, "split")
+    shuffled = rng.permutation(len(labels))
+    parts: list[Indices] = np.array_split(shuffled, clients)
+    if concentration == math.inf:
+        return parts
+    pools = [list(shuffled[labels[shuffled] == label]) for label in np.unique(labels)]
+    overall = np.array([len(pool) / len(labels) for pool in pools])
+    return [_draw(pools, rng.dirichlet(concentration * overall), len(part), rng) for part in parts]
+
+
+def _draw(pools: list[list[int]], wanted: NDArray[np.float64], size: int, rng: np.random.Generator) -> Indices:
+    """`size` records with label distribution `wanted`, as far as the pools (which shrink) still allow it."""
+    taken = []
+    for _ in range(size):
+        left = np.array([len(pool) > 0 for pool in pools])
+        weights = np.where(left, wanted + 1e-12, 0)
+        taken.append(pools[rng.choice(len(pools), p=weights / weights.sum())].pop())
+    return np.array(taken)
+
+
+def parse_split(split: str) -> float:
+    """The Dirichlet concentration that `split` asks for; inf for the equal random split."""
+    kind, _, value = split.partition(":")
+    if split == "random":
+        return math.inf
+    try:
+        concentration = float(value)
+    except ValueError:
+        concentration = math.nan
+    require(
+        kind == "dirichlet" and 0 < concentration < math.inf,
+        f"split={split!r} is neither random nor dirichlet:A with a concentration A > 0, such as dirichlet:0.3",
+    )
+    return concentration
+
+
+class Minibatches:
+    """Minibatch t of client i: a slice of a fresh permutation per epoch. It depends only on (seed, i, t)."""
+
+    def __init__(self, seed: int, batch: int, sizes: tuple[int, ...], first_client: int = 0) -> None:
+        smallest = min(sizes)
+        require(1 <= batch <= smallest, f"batch={batch} is not between 1 and {smallest}, the records of the smallest client")
+        self._seed, self._batch, self._sizes, self._first_client = seed, batch, sizes, first_client
+
+    def at(self, t: int) -> Indices:
+        """The indices of minibatch t, [clients, batch]."""
+        return np.stack([self._of(self._first_client + i, size, t) for i, size in enumerate(self._sizes)])
+
+    def alone(self, client: int) -> "Minibatches":
+        """The same minibatches, of one client only."""
+        sizes = self._sizes[client : client + 1]
+        return Minibatches(self._seed, self._batch, sizes, self._first_client + client)
+
+    def _of(self, client: int, size: int, t: int) -> Indices:
+        epoch, k = divmod(t, size // self._batch)
+        return _permutation(self._seed, client, epoch, size)[k * self._batch : (k + 1) * self._batch]
+
+
+@lru_cache(maxsize=1024)
+def _permutation(seed: int, client: int, epoch: int, size: int) -> Indices:
+    return stream(seed, "minibatch", client, epoch).permutation(size)

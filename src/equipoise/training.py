@@ -1,0 +1,155 @@
+"""The one server loop, and `train`: settings in, a result out."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from equipoise.algorithms import Algorithm, Schedule, coin, dp_fedavg, dp_scaffnew, periodic
+from equipoise.fleets import Broadcast, Fleet, SimulatedFleet
+from equipoise.privacy.accounting import epsilon_spent, exact_v, lemma1_sigma, lemma1_v, noise_sigma
+from equipoise.privacy.mechanism import GaussianMechanism
+from equipoise.privacy.noise import SecretNoise, SimulatedNoise
+from equipoise.run import Diagnosis, Point, Result, Run, Settings
+from equipoise.tasks import Task, load_task
+
+POINTS = 100  # of the curve, at most
+
+
+class Round(NamedTuple):
+    """The model after a communication: the only models that may be seen, or returned."""
+
+    number: int
+    iteration: int
+    x: Tensor
+
+
+def server_rounds(x: Tensor, schedule: Schedule, fleet: Fleet, gamma: float | Tensor = 1.0) -> Iterator[Round]:
+    """Broadcast, collect, average: one Round per communication, from the public initial model x [..., d]."""
+    iteration = 0
+    for number, local_steps in enumerate(schedule, start=1):
+        releases = fleet.exchange(Broadcast(number, range(iteration, iteration + local_steps), x))
+        x = x + gamma * releases.mean(-2)  # Alg. 1, l. 12; Alg. 2, l. 9
+        iteration += local_steps
+        yield Round(number, iteration, x)
+
+
+def train(
+    settings: Settings | None = None,
+    *,
+    watch: Callable[[Iterable[Round], int], Iterable[Round]] = lambda rounds, total: rounds,
+    **values: Any,
+) -> Result:
+    """Train in this process: ``train(task="breast-cancer", epsilon=2, clip_norm=1, ...)``, or from Settings.
+
+    `watch(rounds, total)` may wrap the iterator of rounds, to show progress.
+    """
+    settings = settings or Settings.of(**values)
+    task = load_task(
+        settings.task, settings.clients, settings.split, None if settings.batch == "full" else settings.batch, settings.seed
+    )
+    run = settings.resolve(task.eta, task.iterations, len(task.clients.sizes), task.batch or "full")
+    schedule = schedule_of(run)
+    sigma = sigma_of(run, task, len(schedule))
+    guarantee = run.guarantee(run.clients)
+    client_sigma = guarantee.client_sigma(sigma)
+    noise = SecretNoise() if run.simulate_noise_seed is None else SimulatedNoise(run.simulate_noise_seed)
+    fleet = SimulatedFleet(
+        run.clients, task.clients.gradient, algorithm_of(run), GaussianMechanism(run.clip_norm, client_sigma), noise
+    )
+
+    x, curve, diagnoses, failed = task.x0, [_point(task, 0, 0, task.x0)], [], None
+    for number, iteration, x in watch(server_rounds(task.x0, schedule, fleet, run.gamma), len(schedule)):
+        if number % math.ceil(len(schedule) / POINTS) == 0 or number == len(schedule):
+            curve.append(_point(task, number, iteration, x))
+        if run.simulation and fleet.overflowed:
+            failed = failed or f"an update was not finite in round {number}: lower eta={run.eta}"
+        if run.diagnostics:
+            diagnoses.append(_diagnosis(fleet, run, task, number, x))
+
+    spent = epsilon_spent(sigma, len(schedule), guarantee.sensitivity(run.clip_norm), run.delta)
+    return Result(
+        **run.model_dump(),
+        notices=_notices(run, spent, failed),
+        private=not run.simulation and spent <= run.epsilon,
+        rounds=len(schedule),
+        releases=len(schedule),
+        dimension=task.dimension,
+        sigma=sigma,
+        client_sigma=client_sigma,
+        epsilon_spent=spent,
+        noise_source=noise.name if sigma > 0 else "none",
+        test_error=curve[-1].test_error,
+        baseline_error=curve[0].test_error,
+        curve=curve,
+        per_round=diagnoses or None,
+        failed=failed,
+        version=version("equipoise"),
+        x=x.numpy(),
+    )
+
+
+def schedule_of(run: Run) -> Schedule:
+    if run.schedule == "coin":
+        return coin(run.iterations, run.p, run.seed)
+    return periodic(run.iterations, run.local_steps or 1)
+
+
+def algorithm_of(run: Run) -> Algorithm:
+    if run.algorithm == "dp-fedavg":
+        return dp_fedavg(run.eta)
+    return dp_scaffnew(run.eta, run.p, run.clip_norm if run.h_update == "clipped" else math.inf)
+
+
+def sigma_of(run: Run, task: Task, releases: int) -> float:
+    """The noise that the adversary sees in one release, by the rule that the run names."""
+    guarantee = run.guarantee(run.clients)
+    if run.noise_rule == "exact" or run.epsilon == math.inf:
+        return noise_sigma(run.epsilon, run.delta, releases, guarantee.sensitivity(run.clip_norm))
+    v = run.v
+    if isinstance(v, str):
+        records = min(task.clients.sizes)
+        exact = exact_v(run.epsilon, run.delta, guarantee.sensitivity(1.0))
+        v = lemma1_v(v, exact, task.dimension, records if run.batch == "full" else run.batch, records)
+    return lemma1_sigma(run.epsilon, run.delta, run.p * run.iterations, run.clip_norm, v)
+
+
+def _point(task: Task, number: int, iteration: int, x: Tensor) -> Point:
+    return Point(round=number, iteration=iteration, test_error=float(task.test_error(x)))
+
+
+def _diagnosis(fleet: SimulatedFleet, run: Run, task: Task, number: int, x: Tensor) -> Diagnosis:
+    assert fleet.memory, "a round has been trained"
+    state, update = fleet.memory
+    norms = torch.linalg.vector_norm(update, dim=-1)
+    return Diagnosis(
+        round=number,
+        clipped=float((norms > run.clip_norm).double().mean()),
+        update_norm=float(norms.mean()),
+        h_norm=float(torch.linalg.vector_norm(state.h, dim=-1).mean()) if run.algorithm == "dp-scaffnew" else None,
+        train_error=float(task.clients.error(x)),
+    )
+
+
+def _notices(run: Run, spent: float, failed: str | None) -> list[str]:
+    """What a reader must know before anything else."""
+    notices = []
+    if run.epsilon == math.inf:
+        notices.append("NOT PRIVATE: epsilon=inf, no noise was added.")
+    elif spent > run.epsilon:
+        notices.append(
+            f"NOT PRIVATE AT ITS LABEL: the exact epsilon spent is {spent:.6g}, not the nominal {run.epsilon:g} "
+            f"(noise rule {run.noise_rule}, v={run.v})."
+        )
+    if run.simulate_noise_seed is not None:
+        notices.append(
+            f"SIMULATION, NOT PRIVATE: whoever knows the noise seed {run.simulate_noise_seed} can subtract the noise."
+        )
+    if run.diagnostics:
+        notices.append("NOT PRIVATE: diagnostics show private values without noise.")
+    if failed:
+        notices.append(f"FAILED: {failed}.")
+    return notices
