@@ -82,7 +82,7 @@ def _protects(result: Result) -> str:
         "local": "the adversary sees every message",
         "secure-aggregation": f"the adversary sees only the sum of a round, {result.colluding} client(s) collude",
     }[result.trust]
-    return f"nobody ({result.unit} unit)" if not result.private else f"one {result.unit}, {result.neighbours}; {seen}"
+    return "nobody: see the first line" if result.simulation else f"one {result.unit}, {result.neighbours}; {seen}"
 
 
 def _noise(result: Result) -> str:

@@ -53,13 +53,10 @@ def train(
     )
     run = settings.resolve(task.eta, task.iterations, len(task.clients.sizes), task.batch or "full")
     schedule = schedule_of(run)
-    sigma = sigma_of(run, task, len(schedule))
-    guarantee = run.guarantee(run.clients)
-    client_sigma = guarantee.client_sigma(sigma)
+    account = account_of(run, task, len(schedule))
     noise = SecretNoise() if run.simulate_noise_seed is None else SimulatedNoise(run.simulate_noise_seed)
-    fleet = SimulatedFleet(
-        run.clients, task.clients.gradient, algorithm_of(run), GaussianMechanism(run.clip_norm, client_sigma), noise
-    )
+    mechanism = GaussianMechanism(run.clip_norm, account.client_sigma)
+    fleet = SimulatedFleet(run.clients, task.clients.gradient, algorithm_of(run), mechanism, noise)
 
     x, curve, diagnoses, failed = task.x0, [_point(task, 0, 0, task.x0)], [], None
     for number, iteration, x in watch(server_rounds(task.x0, schedule, fleet, run.gamma), len(schedule)):
@@ -70,18 +67,14 @@ def train(
         if run.diagnostics:
             diagnoses.append(_diagnosis(fleet, run, task, number, x))
 
-    spent = epsilon_spent(sigma, len(schedule), guarantee.sensitivity(run.clip_norm), run.delta)
     return Result(
         **run.model_dump(),
-        notices=_notices(run, spent, failed),
-        private=not run.simulation and spent <= run.epsilon,
+        **account._asdict(),
+        notices=_notices(run, account.epsilon_spent, failed),
+        private=not run.simulation and account.epsilon_spent <= run.epsilon,
         rounds=len(schedule),
-        releases=len(schedule),
         dimension=task.dimension,
-        sigma=sigma,
-        client_sigma=client_sigma,
-        epsilon_spent=spent,
-        noise_source=noise.name if sigma > 0 else "none",
+        noise_source=noise.name if account.sigma > 0 else "none",
         test_error=curve[-1].test_error,
         baseline_error=curve[0].test_error,
         curve=curve,
@@ -104,17 +97,38 @@ def algorithm_of(run: Run) -> Algorithm:
     return dp_scaffnew(run.eta, run.p, run.clip_norm if run.h_update == "clipped" else math.inf)
 
 
+class Account(NamedTuple):
+    """What is released how often, under how much noise, and what that spends, exactly, whatever rule chose the noise."""
+
+    releases: int
+    sigma: float
+    client_sigma: float
+    epsilon_spent: float
+
+
+def account_of(run: Run, task: Task, releases: int) -> Account:
+    guarantee = run.guarantee(run.clients)
+    sigma = sigma_of(run, task, releases)
+    spent = epsilon_spent(sigma, releases, guarantee.sensitivity(run.clip_norm), run.delta)
+    return Account(releases, sigma, guarantee.client_sigma(sigma), spent)
+
+
 def sigma_of(run: Run, task: Task, releases: int) -> float:
     """The noise that the adversary sees in one release, by the rule that the run names."""
     guarantee = run.guarantee(run.clients)
     if run.noise_rule == "exact" or run.epsilon == math.inf:
         return noise_sigma(run.epsilon, run.delta, releases, guarantee.sensitivity(run.clip_norm))
-    v = run.v
-    if isinstance(v, str):
-        records = min(task.clients.sizes)
-        exact = exact_v(run.epsilon, run.delta, guarantee.sensitivity(1.0))
-        v = lemma1_v(v, exact, task.dimension, records if run.batch == "full" else run.batch, records)
+    assert run.v is not None, "checked by Settings"
+    v = lemma1_reading(run, task) if isinstance(run.v, str) else run.v
     return lemma1_sigma(run.epsilon, run.delta, run.p * run.iterations, run.clip_norm, v)
+
+
+def lemma1_reading(run: Run, task: Task) -> float:
+    """The number that a named reading of the paper's constant v stands for."""
+    records = min(task.clients.sizes)
+    batch = records if run.batch == "full" else run.batch
+    exact = exact_v(run.epsilon, run.delta, run.guarantee(run.clients).sensitivity(1.0))
+    return lemma1_v(str(run.v), exact, task.dimension, batch, records)
 
 
 def _point(task: Task, number: int, iteration: int, x: Tensor) -> Point:

@@ -58,4 +58,4 @@ def breast_cancer(clients: int | None, split: str, batch: int | None, seed: int)
         return (benign != test_labels.bool()).double().mean(-1)
 
     x0 = torch.zeros(features.shape[1], dtype=torch.float64)
-    return Task("breast-cancer", x0, private, test_error, learning_rate=1 / L, iterations=ITERATIONS, mu=MU, L=L)
+    return Task("breast-cancer", x0, private, test_error, 1 / L, ITERATIONS, batch, MU, L)

@@ -29,7 +29,8 @@ class LogisticClients:
         signed, weights = self.signed, self.weights
         if self.minibatches:
             index = torch.from_numpy(self.minibatches.at(t)).reshape(*weights.shape[:-1], -1)
-            signed, weights = torch.take_along_dim(signed, index[..., None], -2), torch.tensor(1 / index.shape[-1])
+            signed = torch.take_along_dim(signed, index[..., None], -2)
+            weights = torch.full_like(index, 1 / index.shape[-1], dtype=signed.dtype)
         margins = torch.einsum("...nd,...d->...n", signed, x)
         return self.l2 * x - torch.einsum("...nd,...n->...d", signed, weights * torch.sigmoid(-margins))
 

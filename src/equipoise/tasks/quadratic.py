@@ -61,7 +61,7 @@ def quadratic(clients: int | None, split: str, batch: int | None, seed: int) -> 
     A, b = zip(*(_client(centre, seed, i) for i in range(number)), strict=True)
     private = QuadraticClients(torch.tensor(np.stack(A)), torch.tensor(np.stack(b)))
     x0 = torch.zeros(DIMENSION, dtype=torch.float64)
-    return Task("quadratic", x0, private, private.error, learning_rate=1 / L, iterations=ITERATIONS, mu=MU, L=L)
+    return Task("quadratic", x0, private, private.error, 1 / L, ITERATIONS, batch, MU, L)
 
 
 def _client(centre: np.ndarray, seed: int, client: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,118 @@
+"""Clip and release: the norm bound in every float type, noise on every coordinate, nothing that is not finite."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from equipoise.errors import InvalidValue
+from equipoise.privacy import Guarantee, SecretNoise
+from equipoise.privacy.mechanism import GaussianMechanism, clip
+
+DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+class Given:
+    """A noise source that says what it is told to."""
+
+    name = "given"
+
+    def __init__(self, values):
+        self.values = values
+
+    def normals(self, round, shape):
+        return np.broadcast_to(self.values, shape)
+
+
+@settings(max_examples=400)
+@given(
+    st.sampled_from(DTYPES),
+    st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=50),
+    st.floats(-330, 308),
+    st.floats(-20, 20),
+)
+def test_clip_bounds_the_norm(dtype, values, exponent, clip_exponent):
+    """Zero, huge and denormal vectors included; the direction survives wherever the dtype can hold the vector."""
+    u = (torch.tensor(values, dtype=torch.float64) * 10.0**exponent).to(dtype)
+    u = torch.where(u.isfinite(), u, torch.tensor(torch.finfo(dtype).max, dtype=dtype) * u.sign())
+    C = 10.0**clip_exponent
+    clipped = clip(u, C).double()
+    length = np.linalg.norm(clipped.numpy())
+    assert length <= C * (1 + 2**-20)
+    with np.errstate(over="ignore"):
+        before = float(np.linalg.norm(u.double().numpy() / (u.double().abs().max().item() or 1)) * (u.double().abs().max().item()))
+    if before <= C:
+        assert torch.equal(clipped, u.double())
+    else:
+        assert length >= C * (1 - 2**-18)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_clip_at_the_ends_of_every_type(dtype):
+    info = torch.finfo(dtype)
+    for value in (0.0, info.tiny, info.smallest_normal / 2, info.max, -info.max):
+        u = torch.full((3, 1000), value, dtype=dtype)
+        norms = clip(u, 0.7).double().norm(dim=-1)
+        assert (norms <= 0.7 * (1 + 2**-20)).all()
+        if abs(value) == info.max:
+            assert (norms >= 0.7 * (1 - 2**-20)).all()
+    assert clip(torch.zeros(5, dtype=dtype), 1.0).abs().sum() == 0
+
+
+def test_clip_with_one_threshold_per_run():
+    u = torch.randn(3, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    C = torch.tensor([0.1, 1.0, math.inf], dtype=torch.float64).reshape(3, 1, 1)
+    together = clip(u, C)
+    for run in range(3):
+        assert torch.equal(together[run], clip(u[run], float(C[run])))
+
+
+def test_antipodal_updates_attain_the_sensitivity():
+    """Two clients' messages can differ by 2C, and by C from an absent one: what noise must hide."""
+    u = torch.randn(40, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 100
+    C = 0.3
+    distance = float((clip(u, C) - clip(-u, C)).norm())
+    assert distance == pytest.approx(Guarantee("replace-one", "local", 5).sensitivity(C))
+    assert float(clip(u, C).norm()) == pytest.approx(Guarantee("zero-out", "local", 5).sensitivity(C))
+
+
+def test_the_noise_is_added_after_the_clip():
+    u = torch.arange(1.0, 7.0, dtype=torch.float64).reshape(2, 3)
+    normals = np.array([[5.0, -6.0, 7.0], [8.0, 9.0, -1.0]])
+    release = GaussianMechanism(clip_norm=0.5, client_sigma=2.0).release(u, Given(normals), 1)
+    assert torch.equal(release, clip(u, 0.5) + 2.0 * torch.tensor(normals))
+
+
+def test_every_coordinate_of_every_round_is_noised():
+    """Zero updates leave as pure noise: the right scale for every coordinate of every client, nothing used twice."""
+    mechanism, source = GaussianMechanism(1.0, 3.0), SecretNoise()
+    releases = torch.stack([mechanism.release(torch.zeros(5, 17, dtype=torch.float64), source, k) for k in range(2000)])
+    spread = (releases / 3.0).pow(2).mean(0)
+    assert (spread - 1).abs().max() < 8 * math.sqrt(2 / 2000)  # 85 numbers, chi-square: fails once in 10^12
+    assert abs(float((releases / 3.0).pow(2).mean()) - 1) < 8 * math.sqrt(2 / releases.numel())
+    assert releases.unique().numel() == releases.numel()
+    neighbours = (releases[1:] * releases[:-1]).mean() / 9
+    assert abs(float(neighbours)) < 8 / math.sqrt(releases[1:].numel())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_an_update_that_is_not_finite_becomes_zero_before_the_noise(bad):
+    u = torch.ones(3, 4, dtype=torch.float64)
+    u[1, 2] = bad
+    normals = np.full((3, 4), 0.25)
+    release = GaussianMechanism(10.0, 2.0).release(u, Given(normals), 1)
+    assert torch.equal(release[1], torch.full((4,), 0.5, dtype=torch.float64))
+    assert torch.equal(release[0], torch.full((4,), 1.5, dtype=torch.float64))
+
+
+def test_no_noise_and_no_clip_is_the_identity():
+    u = torch.randn(3, 4, dtype=torch.float64)
+    assert torch.equal(GaussianMechanism(math.inf, 0.0).release(u, SecretNoise(), 1), u)
+
+
+def test_noise_without_clip_is_refused():
+    with pytest.raises(InvalidValue, match="clip_norm=inf with noise"):
+        GaussianMechanism(math.inf, 1.0)

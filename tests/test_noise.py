@@ -1,0 +1,114 @@
+"""The noise: distribution, tail, secrecy, and the reproducible stream of simulations."""
+
+import math
+import multiprocessing
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from equipoise.privacy import SecretNoise, SimulatedNoise
+from equipoise.privacy.noise import box_muller, standard_normals
+
+DRAWS, PART = 10**8, 10**6
+
+
+@pytest.fixture(scope="module")
+def census():
+    """10^8 draws under one fixed key: power sums, a histogram with steps of 1/20, and how the two of a pair hang together."""
+    powers, counts, pairs = np.zeros(4), np.zeros(400, dtype=np.int64), np.zeros(3)
+    for part in range(DRAWS // PART):
+        z = standard_normals(b"a fixed key of thirty-two bytes!", part.to_bytes(8) + bytes(8), PART)
+        squares = z * z
+        powers += [z.sum(), squares.sum(), squares @ z, squares @ squares]
+        counts += np.bincount((z * 20 + 200).astype(np.int64), minlength=400)
+        pairs += [z[0::2] @ z[1::2], (squares[0::2] - 1) @ (squares[1::2] - 1), z[1:-1:2] @ z[2::2]]
+    return powers / DRAWS, counts, pairs
+
+
+def test_moments_of_1e8_draws(census):
+    powers, _, _ = census
+    errors = np.array([1, 2, 15, 96]) ** 0.5 / math.sqrt(DRAWS)  # standard deviations of z, z^2, z^3, z^4
+    assert np.all(np.abs(powers - [0, 1, 0, 3]) < 5 * errors)
+
+
+def test_histogram_of_1e8_draws(census):
+    _, counts, _ = census
+    edges = (np.arange(401) - 200) / 20
+    expected = DRAWS * np.diff(stats.norm.cdf(edges))
+    body = expected > 25
+    statistic = ((counts - expected)[body] ** 2 / expected[body]).sum()
+    assert 1e-6 < stats.chi2.sf(statistic, body.sum() - 1) < 1 - 1e-6
+
+
+@pytest.mark.parametrize("sigmas", [4, 5, 5.5])
+def test_tail_of_1e8_draws(census, sigmas):
+    _, counts, _ = census
+    beyond = counts[: round((10 - sigmas) * 20)].sum() + counts[round((10 + sigmas) * 20) :].sum()
+    expected = 2 * stats.norm.sf(sigmas) * DRAWS  # 6334, 57.3, 3.8
+    assert 1e-6 < stats.poisson.cdf(beyond, expected) < 1 - 1e-6
+    assert beyond > 0
+
+
+def test_draws_are_independent(census):
+    """Within a Box-Muller pair (also of the squares) and between neighbouring pairs."""
+    _, _, pairs = census
+    scale = np.sqrt(DRAWS / 2) * np.array([1, 2, 1])
+    assert np.all(np.abs(pairs) < 5 * scale)
+
+
+def test_extreme_bits_reach_nine_sigma():
+    zero, half, full = 0, 1 << 63, (1 << 64) - 1
+    bits = np.array([[zero, zero], [zero, half], [zero, half >> 1], [full, zero], [1 << 4, zero]], dtype=np.uint64)
+    normals = np.empty(bits.shape)
+    box_muller(bits, normals)
+    farthest = math.sqrt(2 * 65 * math.log(2))
+    assert normals[0] == pytest.approx([farthest, 0])
+    assert normals[1] == pytest.approx([-farthest, 0])
+    assert normals[2] == pytest.approx([0, farthest])
+    assert np.all(normals[3] == 0)  # u rounds to 1: never a NaN
+    assert farthest > normals[4, 0] > 9  # 60 zero bits are enough for nine
+    assert np.isfinite(normals).all()
+
+
+def test_the_whole_tail_is_there():
+    """P(|z| > 9) of the transformation itself: radii beyond r come from the first e^(-r^2/2) of all integers."""
+    for r in (7, 8, 9):
+        last = int(math.exp(-r * r / 2) * 2.0**64)
+        bits = np.array([[last - last // 1000 - 1, 0], [last + last // 1000 + 1, 0]], dtype=np.uint64)
+        normals = np.empty(bits.shape)
+        box_muller(bits, normals)
+        assert normals[0, 0] > r > normals[1, 0]
+
+
+def draw(_):
+    return SecretNoise().normals(1, (2, 3)).tolist()
+
+
+def test_secret_noise_never_repeats():
+    source = SecretNoise()
+    draws = [source.normals(1, (4, 1000)) for _ in range(3)] + [SecretNoise().normals(1, (4, 1000))]
+    values = np.concatenate([d.ravel() for d in draws])
+    assert len(np.unique(values)) == values.size
+
+
+def test_forked_processes_do_not_share_secret_noise():
+    """A child copies its parent's memory: a generator kept there would send the same noise twice."""
+    SecretNoise().normals(1, (2, 3))
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        draws = pool.map(draw, range(4), chunksize=1)
+    draws.append(draw(0))
+    assert len({str(d) for d in draws}) == len(draws)
+
+
+@pytest.mark.parametrize("d", [1, 2, 7, 10])
+def test_simulated_noise_is_keyed_by_seed_client_and_round(d):
+    together = SimulatedNoise(5).normals(3, (4, d))
+    for i in range(4):
+        assert np.array_equal(SimulatedNoise(5, first_client=i).normals(3, (d,)), together[i])
+    stacked = SimulatedNoise(5).normals(3, (2, 4, d))
+    assert np.array_equal(stacked[0], together)
+    assert np.array_equal(stacked[1], together)
+    others = [SimulatedNoise(5).normals(4, (4, d)), SimulatedNoise(6).normals(3, (4, d))]
+    values = np.concatenate([together.ravel()] + [o.ravel() for o in others])
+    assert len(np.unique(values)) == values.size
