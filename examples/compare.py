@@ -40,5 +40,6 @@ for algorithm, epsilon in track(rows, "training", console=console, transient=Tru
 console.print(table)
 console.print(
     "Test error: mean over 20 seeds of split and noise, on 190 records declared public (outside the guarantee).\n"
-    "Unit of privacy: one client and all it holds; neighbours: replace-one; one colluding client. Noise was seeded: a simulation."
+    "Unit of privacy: one client and all it holds; neighbours: replace-one; one colluding client.\n"
+    "Noise was seeded: a simulation."
 )

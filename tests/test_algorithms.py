@@ -3,16 +3,16 @@
 import math
 
 import numpy as np
-import paper
 import pytest
 import torch
-from problems import GivenNoise, last_model, logistic, quadratic
 
+import paper
 from equipoise.algorithms import coin, dp_fedavg, dp_scaffnew, periodic
 from equipoise.errors import InvalidValue
 from equipoise.fleets import Broadcast, client_round
 from equipoise.privacy import SimulatedNoise
 from equipoise.privacy.mechanism import GaussianMechanism, clip
+from problems import GivenNoise, last_model, logistic, quadratic
 
 ETA, SIGMA = 0.3, 0.05
 PROBLEMS = [quadratic, logistic]
@@ -237,7 +237,7 @@ def test_schedules():
         assert sum(coin(3, 0.01, seed)) == 3
     with pytest.raises(InvalidValue, match="nearest divisors are 4 and 6"):
         periodic(12, 5)
-    with pytest.raises(InvalidValue, match="nearest divisors are 12$"):
+    with pytest.raises(InvalidValue, match=r"nearest divisors are 12$"):
         periodic(12, 13)
     with pytest.raises(InvalidValue, match=r"p=4 is not in \(0, 1\].*not the number of local steps"):
         coin(12, 4, seed=0)

@@ -43,7 +43,9 @@ def test_clip_bounds_the_norm(dtype, values, exponent, clip_exponent):
     length = np.linalg.norm(clipped.numpy())
     assert length <= C * (1 + 2**-20)
     with np.errstate(over="ignore"):
-        before = float(np.linalg.norm(u.double().numpy() / (u.double().abs().max().item() or 1)) * (u.double().abs().max().item()))
+        before = float(
+            np.linalg.norm(u.double().numpy() / (u.double().abs().max().item() or 1)) * (u.double().abs().max().item())
+        )
     if before <= C:
         assert torch.equal(clipped, u.double())
     else:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from rich.text import Text
 
 from equipoise.errors import EquipoiseError
 from equipoise.run import Result, Settings, first_sentence
@@ -107,19 +108,20 @@ def _progress(rounds: "Iterable[Round]", total: int) -> "Iterable[Round]":
     return track(rounds, "training", total, console=_errors, transient=True, disable=not _errors.is_terminal)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Run the command; a user's mistake is one sentence on standard error and a non-zero exit, never a traceback."""
     logging.basicConfig(format="client side: %(message)s")
     try:
-        app(exit_on_error=False, print_error=False)
-    except ValidationError as error:
-        _fail(first_sentence(error))
-    except (EquipoiseError, CycloptsError) as error:
+        app(sys.argv[1:] if arguments is None else arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        cause = error.__cause__
+        _fail(first_sentence(cause) if isinstance(cause, ValidationError) else str(error))
+    except EquipoiseError as error:
         _fail(str(error))
     except KeyboardInterrupt:
         sys.exit("interrupted")
 
 
 def _fail(sentence: str) -> NoReturn:
-    _errors.print(f"[bold red]error:[/] {sentence}", soft_wrap=True, highlight=False)
+    _errors.print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
     sys.exit(2)

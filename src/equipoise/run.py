@@ -3,6 +3,7 @@
 Frozen values that read and write JSON; each is the one before and more.
 """
 
+import json
 import math
 from typing import Annotated, Any, Literal, Self
 
@@ -218,9 +219,15 @@ class Result(Run):
     x: Annotated[Any, Field(exclude=True, repr=False)] = None
     """The last communicated model, a vector [d]; not part of the document."""
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Result) and self.model_dump() == other.model_dump()
+
+    __hash__ = None  # type: ignore[assignment]  # it holds lists
+
     def to_json(self) -> str:
         """One JSON document; what the reader must know first comes first."""
-        return self.model_dump_json(indent=2)
+        document = self.model_dump(mode="json")
+        return json.dumps({"notices": document.pop("notices"), **document}, indent=2, allow_nan=False)
 
 
 def first_sentence(error: ValidationError) -> str:

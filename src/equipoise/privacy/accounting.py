@@ -135,8 +135,11 @@ def lemma1_sigma(epsilon: float, delta: float, expected_releases: float, clip_no
 
 
 def exact_v(epsilon: float, delta: float, sensitivity_over_clip: float) -> float:
-    """The v that makes Lemma 1 exact for a fixed number of releases: (Delta/C)^2 epsilon^2 / (mu^2 ln(1/delta))."""
-    return (sensitivity_over_clip * epsilon / gdp_mu(epsilon, delta)) ** 2 / math.log(1 / delta)
+    """The v that makes Lemma 1 exact for a fixed number of releases: (Delta/C)^2 epsilon^2 / (mu^2 ln(1/delta)).
+
+    Rounded up by 2^-40, more than what the formula of the lemma can lose to rounding.
+    """
+    return (sensitivity_over_clip * epsilon / gdp_mu(epsilon, delta)) ** 2 / math.log(1 / delta) * (1 + 2.0**-40)
 
 
 def lemma1_v(reading: str, exact: float, dimension: int, batch: int, records: int) -> float:

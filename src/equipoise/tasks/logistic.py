@@ -35,9 +35,10 @@ class LogisticClients:
         return self.l2 * x - torch.einsum("...nd,...n->...d", signed, weights * torch.sigmoid(-margins))
 
     def error(self, x: Tensor) -> Tensor:
-        """Wrong predictions, counted over the records of all clients together."""
+        """Wrong predictions, counted over the records of all clients together; zero predicts label +1."""
         margins = torch.einsum("...nd,...d->...n", self.signed, x.unsqueeze(-2))
-        return ((margins <= 0) & (self.weights > 0)).sum((-1, -2)) / sum(self.sizes)
+        wrong = (margins < 0) | ((margins == 0) & (self.signed[..., -1] < 0))  # the last entry is the label itself
+        return (wrong & (self.weights > 0)).sum((-1, -2)) / sum(self.sizes)
 
     def alone(self, client: int) -> Self:
         return replace(

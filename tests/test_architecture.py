@@ -1,0 +1,76 @@
+"""Who may import whom, read from the syntax trees; and the public names."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import equipoise
+
+SOURCE = Path(equipoise.__file__).parent
+LEAVES = {"errors", "seeds", "_lazy"}  # anybody may use these
+ALLOWED = {
+    "errors": set(),
+    "seeds": set(),
+    "_lazy": set(),
+    "privacy": {"privacy"},
+    "algorithms": {"algorithms", "privacy.mechanism"},
+    "tasks": {"tasks"},
+    "fleets": {"fleets", "algorithms", "privacy"},
+    "run": {"privacy.budget"},
+    "training": {"algorithms", "fleets", "privacy", "run", "tasks"},
+    "cli": {"run", "training"},
+    "__init__": {"privacy", "run", "training"},
+}
+TORCH_FREE = ["errors", "seeds", "run", "cli", "privacy.accounting", "privacy.budget", "privacy.noise"]
+
+
+def modules():
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def imported(path):
+    """The modules that a file imports, wherever in it, as dotted names."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_who_may_import_whom(path):
+    room = path.relative_to(SOURCE).with_suffix("").parts[0]
+    for name in imported(path):
+        if not name.startswith("equipoise."):
+            continue
+        target = name.removeprefix("equipoise.")
+        allowed = ALLOWED[room] | LEAVES
+        assert any(target == a or target.startswith(a + ".") for a in allowed), f"{room} imports {target}"
+
+
+def test_torch_stays_where_it_belongs():
+    for name in TORCH_FREE:
+        path = SOURCE / (name.replace(".", "/") + ".py")
+        assert not any(module.split(".")[0] == "torch" for module in imported(path)), name
+    script = "import sys; from equipoise.privacy import gdp_mu, noise_sigma; gdp_mu(1, 1e-5); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", ["equipoise", "equipoise.privacy"])
+def test_public_names_are_sorted_and_there(name):
+    package = importlib.import_module(name)
+    assert package.__all__ == sorted(package.__all__)
+    assert all(getattr(package, public) is not None for public in package.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = package.nonsense
+
+
+def test_files_stay_readable():
+    for path in modules():
+        assert len(path.read_text().splitlines()) <= 300, path

@@ -1,0 +1,247 @@
+"""Whole runs: what leaves the clients is what the result says, and the result is worth having."""
+
+import json
+import math
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import equipoise
+from equipoise import InvalidValue, UnsafeModel, epsilon_spent, train, training
+from equipoise.run import Result
+from equipoise.tasks import load_task
+from equipoise.tasks.flat_model import FlatModel
+
+SMALL = {"task": "breast-cancer", "clients": 10, "iterations": 40, "local_steps": 4, "clip_norm": 1.0, "epsilon": 2.0}
+
+
+@pytest.fixture
+def leaves(monkeypatch):
+    """Everything that leaves the clients, and the updates behind it, in runs of the test: lists of [clients, d]."""
+    releases, updates = [], []
+
+    class Tapped(training.SimulatedFleet):
+        def exchange(self, broadcast):
+            released = super().exchange(broadcast)
+            releases.append(released)
+            updates.append(self.memory.update)
+            return released
+
+    monkeypatch.setattr(training, "SimulatedFleet", Tapped)
+    return releases, updates
+
+
+@pytest.mark.parametrize("trust", ["local", "secure-aggregation"])
+@pytest.mark.parametrize("neighbours", ["replace-one", "zero-out"])
+@pytest.mark.parametrize("schedule", [{"local_steps": 1}, {"local_steps": None, "schedule": "coin", "p": 0.5}])
+def test_the_noise_that_leaves_is_the_noise_that_the_budget_needs(leaves, trust, neighbours, schedule):
+    """Measured at the border, from what was really sent how often: the exact epsilon of that is within the budget."""
+    releases, updates = leaves
+    result = train(**{**SMALL, "iterations": 400, **schedule, "trust": trust, "neighbours": neighbours, "seed": 4})
+    norms = [u.norm(dim=-1, keepdim=True) for u in updates]
+    clipped = [u * (1.0 / n).clamp(max=1.0) for u, n in zip(updates, norms, strict=True)]
+    noise = torch.stack([r - c for r, c in zip(releases, clipped, strict=True)])
+    seen = noise if trust == "local" else noise[:, 1:].sum(1, keepdim=True)  # client 0 colludes
+    sigma = float(seen.std())
+    slack = 1 + 6 / math.sqrt(2 * seen.numel())
+    sensitivity = 2.0 if neighbours == "replace-one" else 1.0
+    assert epsilon_spent(sigma * slack, len(releases), sensitivity, 1e-5) <= 2.0
+    assert epsilon_spent(sigma / slack, len(releases), sensitivity, 1e-5) >= 2.0
+    assert result.sigma == pytest.approx(sigma, rel=slack - 1)
+    assert result.releases == len(releases)
+    assert result.epsilon_spent <= 2.0
+    assert result.private
+    each = noise.pow(2).mean((0, 1)) / result.client_sigma**2  # every coordinate
+    assert (each - 1).abs().max() < 7 * math.sqrt(2 / (noise.numel() / 31))
+    assert noise.unique().numel() == noise.numel()  # nothing twice: no round, client or coordinate shares its noise
+
+
+def test_only_communicated_models_come_back(leaves):
+    releases, _ = leaves
+    result = train(**SMALL, gamma=0.5)
+    expected = 0.5 * torch.stack(releases).mean(1).sum(0)
+    np.testing.assert_allclose(result.x, expected.numpy(), rtol=0, atol=1e-12)
+
+
+def test_the_coin_is_calibrated_to_the_releases_it_really_makes():
+    """Seed 0 draws more rounds than pT = 5: noise for the expected number would overspend (by a third)."""
+    runs = [train(**{**SMALL, "local_steps": None, "iterations": 100}, schedule="coin", p=0.05, seed=seed) for seed in range(8)]
+    assert any(run.releases > 6 for run in runs), "the test must see an unlucky draw"
+    for run in runs:
+        assert run.epsilon_spent == pytest.approx(2.0, rel=1e-9)
+        assert run.epsilon_spent <= 2.0
+
+
+def test_lemma_1_says_what_it_really_spends():
+    paper = {**SMALL, "noise_rule": "lemma1"}
+    exact = train(**paper, v="exact")
+    assert exact.epsilon_spent == pytest.approx(2.0, rel=1e-9)
+    assert exact.private
+    for v, expected in {"proof": 1 / 31, "record-style": 4 / 37**2}.items():
+        result = train(**paper, v=v)
+        assert result.sigma == pytest.approx(exact.sigma * math.sqrt(expected), rel=1e-9)
+        assert result.epsilon_spent == epsilon_spent(result.sigma, 10, 2.0, 1e-5) > 10
+        assert not result.private
+        assert result.notices[0].startswith("NOT PRIVATE AT ITS LABEL: the exact epsilon spent is")
+    sampled = train(**paper, v="sampling", batch=4)
+    assert sampled.sigma == pytest.approx(math.sqrt((4 / 37) ** 2 * 10 * math.log(1e5)) / 2, rel=1e-9)
+    number = train(**paper, v=100.0)
+    assert number.epsilon_spent < 2.0
+    assert number.private
+    coin = train(**{**paper, "local_steps": None, "iterations": 100}, schedule="coin", p=0.05, v="exact", seed=0)
+    assert coin.sigma == pytest.approx(exact.sigma * math.sqrt(5 / 10), rel=1e-9)  # pT, not the releases
+
+
+def test_private_training_beats_not_training():
+    """20 clients, secure aggregation, epsilon = 3.3: the 95 % interval of the difference over 20 seeds is below 0."""
+    results = [
+        train(
+            task="breast-cancer",
+            epsilon=3.3,
+            clip_norm=1,
+            local_steps=4,
+            trust="secure-aggregation",
+            seed=s,
+            simulate_noise_seed=s,
+        )
+        for s in range(20)
+    ]
+    differences = [r.test_error - r.baseline_error for r in results]
+    interval = stats.t.interval(0.95, 19, statistics.mean(differences), statistics.stdev(differences) / math.sqrt(20))
+    assert interval[1] < 0
+    assert results[0].baseline_error == pytest.approx(0.4)  # the frequent class, not a coin
+
+
+def test_simulations_repeat_and_say_so():
+    one, two = (train(**SMALL, simulate_noise_seed=3) for _ in range(2))
+    assert one == two
+    assert np.array_equal(one.x, two.x)
+    assert not one.private
+    assert one.notices[0].startswith("SIMULATION, NOT PRIVATE")
+    secret = train(**SMALL)
+    assert secret.private
+    assert secret.notices == []
+    assert not np.array_equal(secret.x, train(**SMALL).x)
+
+
+def test_diagnostics_are_never_private():
+    result = train(**SMALL, algorithm="dp-scaffnew", trust="secure-aggregation", diagnostics=True)
+    assert not result.private
+    assert [row.round for row in result.per_round] == list(range(1, 11))
+    assert result.per_round[0].h_norm == 0
+    assert 0 <= result.per_round[-1].clipped <= 1
+    private = load_task("breast-cancer", 10, "random", None, 0).clients
+    logits, labels = private.signed @ torch.tensor(result.x) * private.signed[..., -1], private.signed[..., -1]
+    wrong = ((logits > 0) != (labels > 0)) & (private.weights > 0)
+    assert result.per_round[-1].train_error == pytest.approx(float(wrong.sum() / 379))
+    assert train(**SMALL).per_round is None
+
+
+def test_an_overflow_marks_a_simulation_and_stays_with_the_client_otherwise(caplog):
+    diverging = {"task": "quadratic", "iterations": 4000, "local_steps": 2000, "eta": 1e3}
+    simulated = train(**diverging, epsilon=math.inf)
+    assert "round 1" in simulated.failed
+    assert any(notice.startswith("FAILED") for notice in simulated.notices)
+    caplog.clear()
+    secret = train(**diverging, epsilon=2, clip_norm=1)
+    assert secret.failed is None
+    assert secret.notices == []
+    assert np.isfinite(secret.x).all()
+    assert "not finite" in caplog.text
+
+
+def test_results_survive_json():
+    result = train(**{**SMALL, "epsilon": math.inf, "clip_norm": math.inf})
+    document = json.loads(result.to_json())
+    assert document["epsilon"] == document["clip_norm"] == document["epsilon_spent"] == "inf"
+    again = Result.model_validate(document)
+    assert again == result
+    assert equipoise.Settings.of(**{k: document[k] for k in equipoise.Settings.model_fields}).epsilon == math.inf
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)),
+        nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2, track_running_stats=False)),
+        nn.InstanceNorm1d(3, track_running_stats=True),
+    ],
+)
+def test_models_with_learned_buffers_are_refused(module):
+    with pytest.raises(UnsafeModel, match="without clip and noise"):
+        FlatModel(module)
+
+
+def test_a_module_is_a_function_of_one_vector():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.GroupNorm(2, 4), nn.Linear(4, 2))
+    model, inputs = FlatModel(module), torch.randn(5, 3)
+    assert model.dimension == 12 + 4 + 8 + 8 + 2
+    torch.testing.assert_close(model(model.initial(), inputs), module(inputs))
+    assert not torch.equal(model(torch.zeros(model.dimension) + 1, inputs), module(inputs))
+
+
+def test_breast_cancer_constants_come_from_its_public_records_only():
+    from sklearn.datasets import load_breast_cancer
+
+    from equipoise.tasks import breast_cancer as bc
+
+    measurements, _ = load_breast_cancer(return_X_y=True)
+    public = measurements[::3]
+    np.testing.assert_allclose(public.mean(0), bc.CENTRE, rtol=0.06)
+    np.testing.assert_allclose(public.std(0), bc.SCALE, rtol=0.06)
+    wild = np.vstack([measurements, 1e9 * measurements, np.zeros_like(measurements)])
+    norms = np.linalg.norm(bc.public_features(wild), axis=1)
+    assert norms.max() ** 2 / 4 + bc.L2 <= bc.L * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", ["breast-cancer", "quadratic"])
+def test_the_public_constants_hold_for_every_client(name):
+    """mu |x - y|^2 <= <grad(x) - grad(y), x - y> <= L |x - y|^2."""
+    task = load_task(name, 20, "random", None, 0)
+    generator = torch.Generator().manual_seed(0)
+    for scale in (0.01, 1.0, 10.0):
+        x, y = (scale * torch.randn(20, task.dimension, dtype=torch.float64, generator=generator) for _ in range(2))
+        product = ((task.clients.gradient(x, 0) - task.clients.gradient(y, 0)) * (x - y)).sum(-1)
+        square = (x - y).pow(2).sum(-1)
+        assert (product >= task.mu * square * (1 - 1e-9)).all()
+        assert (product <= task.L * square * (1 + 1e-9)).all()
+
+
+def test_gradients_are_those_of_the_loss():
+    task = load_task("breast-cancer", 7, "random", None, 0)
+    x = torch.randn(7, 31, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    margins = torch.einsum("cnd,cd->cn", task.clients.signed, x)
+    losses = (nn.functional.softplus(-margins) * task.clients.weights).sum(-1) + 0.01 / 2 * x.pow(2).sum(-1)
+    losses.sum().backward()
+    torch.testing.assert_close(task.clients.gradient(x.detach(), 0), x.grad)
+
+
+def test_splits_deal_every_record_once():
+    from equipoise.tasks.records import split_records
+
+    labels = (np.arange(379) % 3 == 0).astype(np.int64)
+    skews = {}
+    for split in ("random", "dirichlet:0.3", "dirichlet:100"):
+        parts = split_records(labels, 20, split, seed=1)
+        assert sorted(np.concatenate(parts)) == list(range(379))
+        assert {len(part) for part in parts} == {18, 19}
+        again = split_records(labels, 20, split, seed=1)
+        assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+        skews[split] = statistics.stdev(labels[part].mean() for part in parts)
+    assert skews["dirichlet:0.3"] > 2 * skews["dirichlet:100"]
+
+
+def test_minibatches_depend_on_seed_client_and_step_only():
+    task = load_task("breast-cancer", 5, "random", 8, 3)
+    batches = task.clients.minibatches
+    epoch = np.stack([batches.at(t) for t in range(75 // 8)])  # 75 or 76 records each: no record twice in an epoch
+    for client in range(5):
+        assert len(np.unique(epoch[:, client])) == epoch[:, client].size
+        assert np.array_equal(task.clients.alone(client).minibatches.at(40)[0], batches.at(40)[client])
+    with pytest.raises(InvalidValue, match="batch=76 is not between 1 and 75"):
+        load_task("breast-cancer", 5, "random", 76, 3)
