@@ -1,13 +1,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test install lint clean
+.PHONY: run test planted-bugs install lint clean
 
 run: install  ## the main job: both algorithms, private and not, on embedded data
 	$(BIN)/python examples/compare.py
 
 test: install lint  ## lint, types, tests
 	$(BIN)/python -m pytest
+
+planted-bugs: install  ## plant privacy bugs one by one and see a test catch each (minutes)
+	$(BIN)/python tests/planted_bugs.py
 
 lint: install
 	$(BIN)/ruff check .

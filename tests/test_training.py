@@ -245,3 +245,16 @@ def test_minibatches_depend_on_seed_client_and_step_only():
         assert np.array_equal(task.clients.alone(client).minibatches.at(40)[0], batches.at(40)[client])
     with pytest.raises(InvalidValue, match="batch=76 is not between 1 and 75"):
         load_task("breast-cancer", 5, "random", 76, 3)
+
+
+def test_the_quadratic_knows_its_minimiser():
+    clients = load_task("quadratic", 20, "random", None, 0).clients
+    best = clients.minimiser
+    assert clients.gradient(best.expand(20, -1), 0).mean(0).norm() < 1e-14
+    x = torch.randn(3, 10, dtype=torch.float64)
+    losses = torch.einsum("rci,cij,rcj->rc", x[:, None] - clients.b, clients.A, x[:, None] - clients.b).mean(1) / 2
+    least = torch.einsum("ci,cij,cj->c", best - clients.b, clients.A, best - clients.b).mean() / 2
+    torch.testing.assert_close(clients.excess(x), losses - least)
+    eigenvalues = torch.linalg.eigvalsh(clients.A)
+    assert eigenvalues.min() == pytest.approx(0.01)
+    assert eigenvalues.max() == pytest.approx(1.0)

@@ -37,15 +37,14 @@ class QuadraticClients:
     def gradient(self, x: Tensor, t: int) -> Tensor:
         return torch.einsum("...ij,...j->...i", self.A, x - self.b)
 
-    def loss(self, x: Tensor) -> Tensor:
-        """f(x), the mean over the clients, of a model [..., d]."""
-        gap = x.unsqueeze(-2) - self.b
-        return torch.einsum("...ci,cij,...cj->...c", gap, self.A, gap).mean(-1) / 2
+    def excess(self, x: Tensor) -> Tensor:
+        """f(x) - f(x*) of a model [..., d], f the mean over the clients."""
+        gap = x - self.minimiser
+        return torch.einsum("...i,ij,...j->...", gap, self.A.mean(0), gap) / 2
 
     def error(self, x: Tensor) -> Tensor:
         """The share of the excess loss of x = 0 that is left: 1 without training, 0 at the minimiser."""
-        best = self.loss(self.minimiser)
-        return (self.loss(x) - best) / (self.loss(torch.zeros_like(x)) - best)
+        return self.excess(x) / self.excess(torch.zeros_like(x))
 
     def alone(self, client: int) -> Self:
         return replace(self, A=self.A[client], b=self.b[client])
