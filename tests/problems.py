@@ -6,7 +6,7 @@ import torch
 from equipoise.algorithms import dp_fedavg, dp_scaffnew
 from equipoise.fleets import SimulatedFleet
 from equipoise.privacy.mechanism import GaussianMechanism
-from equipoise.tasks import load_task
+from equipoise.tasks import Options, load_task
 from equipoise.training import server_rounds
 
 
@@ -24,19 +24,20 @@ class GivenNoise:
 
 def quadratic(clients=5, seed=0):
     """A heterogeneous quadratic with kappa = 100, and its clients' gradients as the oracle wants them."""
-    task = load_task("quadratic", clients, "random", None, seed)
+    task = load_task("quadratic", Options(clients=clients, seed=seed))
     A, b = task.clients.A.numpy(), task.clients.b.numpy()
     return task, lambda i, x, k: A[i] @ (x - b[i])
 
 
 def logistic(clients=4, batch=5, seed=0):
     """Logistic regression with minibatches; the oracle's gradient is written out for one client."""
-    task = load_task("breast-cancer", clients, "dirichlet:0.5", batch, seed)
-    signed, l2 = task.clients.signed.numpy(), task.clients.l2
+    task = load_task("breast-cancer", Options(clients=clients, split="dirichlet:0.5", batch=batch, seed=seed))
+    features, labels = task.clients.features.numpy(), task.clients.targets.numpy()[..., 0]
 
     def gradient(i, x, k):
-        s = signed[i][task.clients.minibatches.at(k)[i]]
-        return -(s / (1 + np.exp(s @ x))[:, None]).mean(0) + l2 * x
+        chosen = task.clients.minibatches.of(i, k)
+        a, y = features[i][chosen], labels[i][chosen]
+        return ((1 / (1 + np.exp(-a @ x)) - y)[:, None] * a).mean(0) + task.clients.l2 * x
 
     return task, gradient
 

@@ -21,11 +21,25 @@ ALLOWED = {
     "tasks": {"tasks"},
     "fleets": {"fleets", "algorithms", "privacy"},
     "run": {"privacy.budget"},
+    "statement": {"run"},
+    "saved": {"run", "statement"},
+    "report": {"report", "run", "saved"},
     "training": {"algorithms", "fleets", "privacy", "run", "tasks"},
-    "cli": {"run", "training"},
-    "__init__": {"privacy", "run", "training"},
+    "cli": {"report", "run", "saved", "tasks.bounds", "training"},
+    "__init__": {"privacy", "run", "tasks", "training"},
 }
-TORCH_FREE = ["errors", "seeds", "run", "cli", "privacy.accounting", "privacy.budget", "privacy.noise"]
+TORCH_FREE = [
+    "errors",
+    "seeds",
+    "run",
+    "saved",
+    "statement",
+    "report.curve",
+    "cli",
+    "privacy.accounting",
+    "privacy.budget",
+    "privacy.noise",
+]
 
 
 def modules():

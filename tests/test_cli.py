@@ -115,7 +115,9 @@ def test_a_failed_simulation_exits_with_1(equipoise):
         ("--epsilon 1 --clip 1 --v 2", "v=2.0 belongs to noise_rule=lemma1"),
         ("--epsilon 1 --clip 1 --h-update clipped", "h_update=clipped with algorithm=dp-fedavg"),
         ("--epsilon 1 --clip 1 --split skewed", "split='skewed' is neither random nor dirichlet:A"),
-        ("--epsilon 1 --clip 1 --batch 100", "batch=100 is not between 1 and 18"),
+        ("--epsilon 1 --clip 1 --batch 0", "batch=0 is not >= 1"),
+        ("--epsilon 1 --clip 1 --data a.csv", "data with task=breast-cancer, which brings its own records"),
+        ("--epsilon 1 --clip 1 --label y", "label with task=breast-cancer: only task csv reads columns"),
         ("--epsilon 1 --clip 1 --algorithm fedavg", "algorithm='fedavg': input should be 'dp-fedavg' or 'dp-scaffnew'"),
         ("--epsilon 1 --clip 1 --trsut local", "--trsut"),
         ("--clip 1", "epsilon"),
@@ -132,7 +134,8 @@ def test_mistakes_get_one_clear_sentence(equipoise, arguments, sentence):
 def test_an_unknown_task_lists_the_known_and_suggests_the_nearest(equipoise):
     code, _, err = equipoise("train --task brest-cancer --epsilon 1 --clip 1")
     assert code == 2
-    assert "the tasks are breast-cancer, quadratic; did you mean breast-cancer?" in err
+    assert "the tasks are breast-cancer, csv, digits, digits-mlp, libsvm, quadratic, or a Python file" in err
+    assert err.strip().endswith("did you mean breast-cancer?")
 
 
 def test_help_is_instant():

@@ -11,10 +11,11 @@ from scipy import stats
 from torch import nn
 
 import equipoise
-from equipoise import InvalidValue, UnsafeModel, epsilon_spent, train, training
+from equipoise import UnsafeModel, epsilon_spent, train, training
 from equipoise.run import Result
-from equipoise.tasks import load_task
+from equipoise.tasks import Options, load_task
 from equipoise.tasks.flat_model import FlatModel
+from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, Table, least_squares, linear_clients
 
 SMALL = {"task": "breast-cancer", "clients": 10, "iterations": 40, "local_steps": 4, "clip_norm": 1.0, "epsilon": 2.0}
 
@@ -134,9 +135,8 @@ def test_diagnostics_are_never_private():
     assert [row.round for row in result.per_round] == list(range(1, 11))
     assert result.per_round[0].h_norm == 0
     assert 0 <= result.per_round[-1].clipped <= 1
-    private = load_task("breast-cancer", 10, "random", None, 0).clients
-    logits, labels = private.signed @ torch.tensor(result.x) * private.signed[..., -1], private.signed[..., -1]
-    wrong = ((logits > 0) != (labels > 0)) & (private.weights > 0)
+    private = load_task("breast-cancer", Options(clients=10)).clients
+    wrong = ((private.features @ torch.tensor(result.x) > 0) != (private.targets[..., 0] > 0)) & (private.weights > 0)
     assert result.per_round[-1].train_error == pytest.approx(float(wrong.sum() / 379))
     assert train(**SMALL).per_round is None
 
@@ -194,15 +194,14 @@ def test_breast_cancer_constants_come_from_its_public_records_only():
     public = measurements[::3]
     np.testing.assert_allclose(public.mean(0), bc.CENTRE, rtol=0.06)
     np.testing.assert_allclose(public.std(0), bc.SCALE, rtol=0.06)
-    wild = np.vstack([measurements, 1e9 * measurements, np.zeros_like(measurements)])
-    norms = np.linalg.norm(bc.public_features(wild), axis=1)
-    assert norms.max() ** 2 / 4 + bc.L2 <= bc.L * (1 + 1e-12)
+    task = load_task("breast-cancer", Options())
+    assert task.clients.features.norm(dim=-1).max() ** 2 / 4 + bc.L2 <= task.L * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("name", ["breast-cancer", "quadratic"])
+@pytest.mark.parametrize("name", ["breast-cancer", "digits", "quadratic"])
 def test_the_public_constants_hold_for_every_client(name):
     """mu |x - y|^2 <= <grad(x) - grad(y), x - y> <= L |x - y|^2."""
-    task = load_task(name, 20, "random", None, 0)
+    task = load_task(name, Options(clients=20))
     generator = torch.Generator().manual_seed(0)
     for scale in (0.01, 1.0, 10.0):
         x, y = (scale * torch.randn(20, task.dimension, dtype=torch.float64, generator=generator) for _ in range(2))
@@ -213,12 +212,20 @@ def test_the_public_constants_hold_for_every_client(name):
 
 
 def test_gradients_are_those_of_the_loss():
-    task = load_task("breast-cancer", 7, "random", None, 0)
-    x = torch.randn(7, 31, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    margins = torch.einsum("cnd,cd->cn", task.clients.signed, x)
-    losses = (nn.functional.softplus(-margins) * task.clients.weights).sum(-1) + 0.01 / 2 * x.pow(2).sum(-1)
-    losses.sum().backward()
-    torch.testing.assert_close(task.clients.gradient(x.detach(), 0), x.grad)
+    for link in (LOGISTIC, MULTINOMIAL, least_squares(3.0)):
+        outputs = 3 if link is MULTINOMIAL else 1
+        generator = np.random.default_rng(0)
+        tables = [
+            Table(generator.normal(size=(n, 4)), np.eye(3)[generator.integers(3, size=n)][:, :outputs]) for n in (5, 7, 1)
+        ]
+        clients = linear_clients(tables, link, 0.1, None, 0)
+        x = torch.randn(3, 4 * outputs, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+        total = 0.05 * x.pow(2).sum()
+        for x_i, table in zip(x, tables, strict=True):
+            a, y = torch.tensor(table.features), torch.tensor(table.targets)
+            total = total + link.loss(a @ x_i.reshape(outputs, 4).T, y).mean()
+        total.backward()
+        torch.testing.assert_close(clients.gradient(x.detach(), 0), x.grad)
 
 
 def test_splits_deal_every_record_once():
@@ -237,18 +244,25 @@ def test_splits_deal_every_record_once():
 
 
 def test_minibatches_depend_on_seed_client_and_step_only():
-    task = load_task("breast-cancer", 5, "random", 8, 3)
+    task = load_task("breast-cancer", Options(clients=5, batch=8, seed=3))
     batches = task.clients.minibatches
-    epoch = np.stack([batches.at(t) for t in range(75 // 8)])  # 75 or 76 records each: no record twice in an epoch
-    for client in range(5):
-        assert len(np.unique(epoch[:, client])) == epoch[:, client].size
-        assert np.array_equal(task.clients.alone(client).minibatches.at(40)[0], batches.at(40)[client])
-    with pytest.raises(InvalidValue, match="batch=76 is not between 1 and 75"):
-        load_task("breast-cancer", 5, "random", 76, 3)
+    for client in range(5):  # 75 or 76 records each: no record twice in an epoch
+        epoch = np.concatenate([batches.of(client, t) for t in range(75 // 8)])
+        assert len(np.unique(epoch)) == epoch.size == 72
+        alone = task.clients.alone(client).minibatches
+        assert np.array_equal(alone.of(0, 40), batches.of(client, 40))
+        assert torch.equal(alone.at(40)[0][0], batches.at(40)[0][client])
+
+
+def test_a_client_with_fewer_records_than_the_batch_uses_all_of_them():
+    """Its size is its own business: no error tells it, and full batches are full gradients."""
+    x = torch.randn(5, 31, dtype=torch.float64)
+    full, large = (load_task("breast-cancer", Options(clients=5, batch=batch)).clients for batch in (None, 1000))
+    torch.testing.assert_close(large.gradient(x, 3), full.gradient(x, 3))
 
 
 def test_the_quadratic_knows_its_minimiser():
-    clients = load_task("quadratic", 20, "random", None, 0).clients
+    clients = load_task("quadratic", Options()).clients
     best = clients.minimiser
     assert clients.gradient(best.expand(20, -1), 0).mean(0).norm() < 1e-14
     x = torch.randn(3, 10, dtype=torch.float64)

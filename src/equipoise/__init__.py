@@ -1,5 +1,6 @@
 """Equipoise: the best model that a privacy budget can buy, between organisations that do not share data."""
 
+import logging
 from typing import TYPE_CHECKING
 
 from equipoise._lazy import lazy_names
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
     from equipoise.privacy.accounting import epsilon_spent, gdp_mu, noise_sigma
     from equipoise.privacy.budget import Budget, Guarantee
     from equipoise.run import Result, Run, Settings
+    from equipoise.tasks.own import accuracy, own_task
+    from equipoise.tasks.task import Task
     from equipoise.training import train
 
 __all__ = [
@@ -20,10 +23,13 @@ __all__ = [
     "Result",
     "Run",
     "Settings",
+    "Task",
     "UnsafeModel",
+    "accuracy",
     "epsilon_spent",
     "gdp_mu",
     "noise_sigma",
+    "own_task",
     "train",
 ]
 
@@ -34,6 +40,10 @@ __getattr__ = lazy_names(
         "privacy.accounting": "epsilon_spent gdp_mu noise_sigma",
         "privacy.budget": "Budget Guarantee",
         "run": "Result Run Settings",
+        "tasks.own": "accuracy own_task",
+        "tasks.task": "Task",
         "training": "train",
     },
 )
+
+logging.getLogger("equipoise").addHandler(logging.NullHandler())  # what clients notice about their data stays with them

@@ -5,6 +5,7 @@ Frozen values that read and write JSON; each is the one before and more.
 
 import json
 import math
+import shlex
 from typing import Annotated, Any, Literal, Self
 
 from cyclopts import Group, Parameter
@@ -18,9 +19,9 @@ Real = Annotated[float, PlainSerializer(lambda x: x if math.isfinite(x) else str
 
 Reading = Literal["exact", "proof", "sampling", "record-style"]
 
-_learning, _privacy, _simulation = (
+_learning, _data, _privacy, _simulation = (
     Parameter(group=Group(title, sort_key=order))
-    for order, title in enumerate(["What is learnt, and how", "Privacy", "Simulation"])
+    for order, title in enumerate(["What is learnt, and how", "Own data", "Privacy", "Simulation"])
 )
 
 
@@ -29,7 +30,9 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    task: Annotated[str, _learning] = Field(description="what is learnt: breast-cancer, quadratic")
+    task: Annotated[str, _learning] = Field(
+        description="breast-cancer, csv, digits, digits-mlp, libsvm, quadratic, or a Python file"
+    )
     algorithm: Annotated[Literal["dp-fedavg", "dp-scaffnew"], _learning] = Field(
         "dp-fedavg", description="the paper's Algorithm 1 or 2"
     )
@@ -49,6 +52,16 @@ class Settings(BaseModel):
     gamma: Annotated[float, _learning] = Field(1.0, description="server step: x becomes x + gamma * mean release")
     h_update: Annotated[Literal["paper", "clipped"] | None, _learning] = Field(
         None, description="what DP-ScaffNew's control variate learns from: its message before (paper) or after the clip"
+    )
+    data: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
+        (), description="private records: one CSV or Parquet file per client (task csv), or one LIBSVM file (task libsvm)"
+    )
+    test: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
+        (), description="files with public test records: outside the guarantee"
+    )
+    label: Annotated[str | None, _data] = Field(None, description="the column to predict (task csv)")
+    bounds: Annotated[str | None, _data] = Field(
+        None, description="TOML file with public bounds of every column (task csv; `equipoise data bounds` writes a template)"
     )
     clients: Annotated[int | None, _learning] = Field(None, description="N (default: the task's)")
     split: Annotated[str, _learning] = Field(
@@ -108,8 +121,9 @@ class Settings(BaseModel):
         )
         for name, value in (("eta", self.eta), ("gamma", self.gamma)):
             require(value is None or 0 < value < math.inf, f"{name}={value} is not a positive step size")
-        for name, count in (("iterations", self.iterations), ("local_steps", self.local_steps), ("clients", self.clients)):
-            require(count is None or count >= 1, f"{name}={count} is not >= 1")
+        for name in ("iterations", "local_steps", "clients", "batch"):
+            count = getattr(self, name)
+            require(count in (None, "full") or count >= 1, f"{name}={count} is not >= 1")
         require(
             self.p is None or 0 < self.p <= 1,
             f"p={self.p} is not in (0, 1]: pass the probability of communicating, not the number of local steps 1/p",
@@ -139,6 +153,24 @@ class Settings(BaseModel):
             require(self.v is None, f"v={self.v} belongs to noise_rule=lemma1; the exact rule has no free constant")
         require(self.seed >= 0, f"seed={self.seed} is not >= 0")
         return self
+
+    @property
+    def simulation(self) -> bool:
+        """Whether the result cannot protect anybody, so that private values may be shown."""
+        return self.epsilon == math.inf or self.simulate_noise_seed is not None or self.diagnostics
+
+    @property
+    def command(self) -> str:
+        """The command line that says the same."""
+        words = ["equipoise", "train"]
+        for name, field in Settings.model_fields.items():
+            value = getattr(self, name)
+            if value == field.default:
+                continue
+            words.append("--clip" if name == "clip_norm" else "--" + name.replace("_", "-"))
+            if value is not True:
+                words.extend(str(part) for part in (value if isinstance(value, tuple) else (value,)))
+        return shlex.join(words)
 
     def guarantee(self, clients: int) -> Guarantee:
         return Guarantee(self.neighbours, self.trust, clients, self.colluding, self.unit)
@@ -170,11 +202,6 @@ class Run(Settings):
     batch: int | Literal["full"]
     clip_norm: Real
 
-    @property
-    def simulation(self) -> bool:
-        """Whether the result cannot protect anybody, so that private values may be shown."""
-        return self.epsilon == math.inf or self.simulate_noise_seed is not None or self.diagnostics
-
 
 class Point(BaseModel):
     """The model after a round, measured on records declared public."""
@@ -184,6 +211,7 @@ class Point(BaseModel):
     round: int
     iteration: int
     test_error: Real
+    test_loss: Real
 
 
 class Diagnosis(BaseModel):
@@ -210,11 +238,15 @@ class Result(Run):
     client_sigma: Real
     epsilon_spent: Real
     noise_source: str
-    test_error: Real
-    baseline_error: Real
+    test_error: Real | None
+    baseline_error: Real | None
+    error_name: str
     curve: list[Point]
     per_round: list[Diagnosis] | None
     failed: str | None
+    public: tuple[str, ...]
+    parameters: dict[str, tuple[int, ...]]
+    repeat: str
     version: str
     x: Annotated[Any, Field(exclude=True, repr=False)] = None
     """The last communicated model, a vector [d]; not part of the document."""

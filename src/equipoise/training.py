@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -9,12 +10,13 @@ import torch
 from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Schedule, coin, dp_fedavg, dp_scaffnew, periodic
+from equipoise.errors import require
 from equipoise.fleets import Broadcast, Fleet, SimulatedFleet
 from equipoise.privacy.accounting import epsilon_spent, exact_v, lemma1_sigma, lemma1_v, noise_sigma
 from equipoise.privacy.mechanism import GaussianMechanism
 from equipoise.privacy.noise import SecretNoise, SimulatedNoise
 from equipoise.run import Diagnosis, Point, Result, Run, Settings
-from equipoise.tasks import Task, load_task
+from equipoise.tasks import Measured, Options, Task, load_measure, load_task
 
 POINTS = 100  # of the curve, at most
 
@@ -47,10 +49,16 @@ def train(
 
     `watch(rounds, total)` may wrap the iterator of rounds, to show progress.
     """
+    own = values.get("task")
+    if isinstance(own, Task):
+        values["task"] = own.name
     settings = settings or Settings.of(**values)
-    task = load_task(
-        settings.task, settings.clients, settings.split, None if settings.batch == "full" else settings.batch, settings.seed
-    )
+    if isinstance(own, Task):
+        require(
+            options_of(settings) == Options(seed=settings.seed),
+            "a task object has its own clients, batch and data: leave them out",
+        )
+    task = own if isinstance(own, Task) else load_task(settings.task, options_of(settings))
     run = settings.resolve(task.eta, task.iterations, len(task.clients.sizes), task.batch or "full")
     schedule = schedule_of(run)
     account = account_of(run, task, len(schedule))
@@ -58,10 +66,10 @@ def train(
     mechanism = GaussianMechanism(run.clip_norm, account.client_sigma)
     fleet = SimulatedFleet(run.clients, task.clients.gradient, algorithm_of(run), mechanism, noise)
 
-    x, curve, diagnoses, failed = task.x0, [_point(task, 0, 0, task.x0)], [], None
+    x, curve, diagnoses, failed = task.x0, _points(task, 0, 0, task.x0), [], None
     for number, iteration, x in watch(server_rounds(task.x0, schedule, fleet, run.gamma), len(schedule)):
         if number % math.ceil(len(schedule) / POINTS) == 0 or number == len(schedule):
-            curve.append(_point(task, number, iteration, x))
+            curve += _points(task, number, iteration, x)
         if run.simulation and fleet.overflowed:
             failed = failed or f"an update was not finite in round {number}: lower eta={run.eta}"
         if run.diagnostics:
@@ -75,13 +83,32 @@ def train(
         rounds=len(schedule),
         dimension=task.dimension,
         noise_source=noise.name if account.sigma > 0 else "none",
-        test_error=curve[-1].test_error,
-        baseline_error=curve[0].test_error,
+        test_error=curve[-1].test_error if curve else None,
+        baseline_error=_baseline(task, curve),
+        error_name=task.error_name,
         curve=curve,
         per_round=diagnoses or None,
         failed=failed,
+        public=task.public,
+        parameters=task.shapes,
+        repeat=settings.command,
         version=version("equipoise"),
         x=x.numpy(),
+    )
+
+
+def options_of(settings: Settings) -> Options:
+    """What the settings say to the task."""
+    batch = None if settings.batch == "full" else settings.batch
+    return Options(
+        clients=settings.clients,
+        split=settings.split,
+        batch=batch,
+        seed=settings.seed,
+        data=settings.data,
+        test=settings.test,
+        label=settings.label,
+        bounds=settings.bounds,
     )
 
 
@@ -125,14 +152,31 @@ def sigma_of(run: Run, task: Task, releases: int) -> float:
 
 def lemma1_reading(run: Run, task: Task) -> float:
     """The number that a named reading of the paper's constant v stands for."""
-    records = min(task.clients.sizes)
+    if not task.sizes_public:
+        require(
+            run.v in ("exact", "proof"),
+            f"v={run.v} needs the clients' numbers of records, which are private here: give a number",
+        )
+    records = max(min(task.clients.sizes), 1)
     batch = records if run.batch == "full" else run.batch
     exact = exact_v(run.epsilon, run.delta, run.guarantee(run.clients).sensitivity(1.0))
     return lemma1_v(str(run.v), exact, task.dimension, batch, records)
 
 
-def _point(task: Task, number: int, iteration: int, x: Tensor) -> Point:
-    return Point(round=number, iteration=iteration, test_error=float(task.test_error(x)))
+def _points(task: Task, number: int, iteration: int, x: Tensor) -> list[Point]:
+    """What there is to measure after a round: one point, or none without public test records."""
+    if task.measure is None:
+        return []
+    error, loss = task.measure(x)
+    return [Point(round=number, iteration=iteration, test_error=float(error), test_loss=float(loss))]
+
+
+def _baseline(task: Task, curve: list[Point]) -> float | None:
+    """The error without training: of the initial model, or of the best constant answer if that is better."""
+    if not curve:
+        return None
+    start = curve[0].test_error
+    return start if task.constant_error is None else min(start, task.constant_error)
 
 
 def _diagnosis(fleet: SimulatedFleet, run: Run, task: Task, number: int, x: Tensor) -> Diagnosis:
@@ -167,3 +211,8 @@ def _notices(run: Run, spent: float, failed: str | None) -> list[str]:
     if failed:
         notices.append(f"FAILED: {failed}.")
     return notices
+
+
+def measure_again(result: Result, data: tuple[str, ...], bounds: str | None) -> Measured:
+    """Error and loss of a saved model: on the files `data`, or on its task's public test records."""
+    return load_measure(result.task, replace(options_of(result), bounds=bounds), data)(torch.from_numpy(result.x))

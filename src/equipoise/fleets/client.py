@@ -11,7 +11,7 @@ from equipoise.fleets.fleet import Broadcast, Release
 from equipoise.privacy.mechanism import GaussianMechanism
 from equipoise.privacy.noise import NoiseSource
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("equipoise.client")
 
 
 class Memory(NamedTuple):

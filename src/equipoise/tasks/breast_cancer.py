@@ -2,23 +2,18 @@
 (569 records, 30 measurements; Street, Wolberg and Mangasarian 1993).
 
 Every third record is declared public and is the test set, in every run. CENTRE and SCALE are the mean and the standard
-deviation of those public records, to two digits; no training record decides them, so L and MU are public constants.
+deviation of those public records, to two digits; no training record decides them, so that L and mu are public constants.
 """
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from equipoise.tasks.logistic import logistic_clients
-from equipoise.tasks.records import split_records
-from equipoise.tasks.task import Task
+from equipoise.tasks.linear import LOGISTIC, Table, deal, linear_task, one_hot, with_bias
+from equipoise.tasks.task import Options, Task
 
 CLIENTS = 20
 ITERATIONS = 64
 L2 = 0.01
 FEATURE_NORM = 1.0  # features are scaled by SCALE * 4, then clipped to this norm; the bias feature 1 comes on top
-MU, L = L2, (FEATURE_NORM**2 + 1) / 4 + L2
 
 # fmt: off
 CENTRE = np.array([
@@ -34,28 +29,20 @@ SCALE = np.array([
 # fmt: on
 
 
-def public_features(measurements: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scale by public constants, clip each record to FEATURE_NORM, append the bias feature: [records, 31]."""
-    scaled = (measurements - CENTRE) / (4 * SCALE)
-    norms = np.linalg.norm(scaled, axis=1, keepdims=True)
-    clipped = scaled * np.minimum(1, FEATURE_NORM / np.maximum(norms, 1e-300))
-    return np.hstack([clipped, np.ones((len(clipped), 1))])
-
-
-def breast_cancer(clients: int | None, split: str, batch: int | None, seed: int) -> Task:
+def breast_cancer(options: Options) -> Task:
     from sklearn.datasets import load_breast_cancer  # a second to import
 
     measurements, labels = load_breast_cancer(return_X_y=True)
-    features = public_features(measurements)
+    table = Table(with_bias((measurements - CENTRE) / (4 * SCALE), FEATURE_NORM), one_hot(labels, 2))
     public = np.arange(len(labels)) % 3 == 0
-    parts = split_records(labels[~public], CLIENTS if clients is None else clients, split, seed)
-    private = logistic_clients(features[~public], labels[~public], parts, L2, batch, seed)
-    test_features, test_labels = torch.from_numpy(features[public]), torch.from_numpy(labels[public])
-
-    def test_error(x: Tensor) -> Tensor:
-        """Wrong predictions on the public records; a margin of zero says benign, the more frequent answer."""
-        benign = torch.einsum("nd,...d->...n", test_features, x) >= 0
-        return (benign != test_labels.bool()).double().mean(-1)
-
-    x0 = torch.zeros(features.shape[1], dtype=torch.float64)
-    return Task("breast-cancer", x0, private, test_error, 1 / L, ITERATIONS, batch, MU, L)
+    return linear_task(
+        "breast-cancer",
+        deal(table.rows(~public), labels[~public], options, CLIENTS),
+        table.rows(public),
+        LOGISTIC,
+        L2,
+        FEATURE_NORM,
+        options,
+        iterations=ITERATIONS,
+        public=("every third record, which is the test set", "centre and scale of the measurements, from those records"),
+    )

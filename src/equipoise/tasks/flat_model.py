@@ -1,5 +1,7 @@
 """An nn.Module as a function of one flat vector, so that algorithms need to know vectors only."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -26,15 +28,19 @@ class FlatModel:
                 "make it a parameter, or a plain attribute if it is constant"
             )
         self._module = module
-        self._shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
-        self.dimension = sum(shape.numel() for shape in self._shapes.values())
+        self.shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+        self.dimension = sum(parameter.numel() for parameter in module.parameters())
 
     def initial(self) -> Tensor:
         """The module's present parameters as one vector."""
         return torch.cat([parameter.detach().reshape(-1) for parameter in self._module.parameters()])
 
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
-        pieces = torch.split(x, [shape.numel() for shape in self._shapes.values()])
-        named = {name: piece.view(shape) for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)}
-        outputs: Tensor = functional_call(self._module, named, (inputs,))
+        outputs: Tensor = functional_call(self._module, named_tensors(x, self.shapes), (inputs,))
         return outputs
+
+
+def named_tensors(x: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The vector x [d] as the named tensors that it falls into, in the order of `shapes`."""
+    pieces = torch.split(x, [math.prod(shape) for shape in shapes.values()])
+    return {name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from equipoise.errors import require
 from equipoise.seeds import stream
-from equipoise.tasks.task import Task
+from equipoise.tasks.task import Measured, Options, Task
 
 CLIENTS = 20
 DIMENSION = 10
@@ -50,17 +50,27 @@ class QuadraticClients:
         return replace(self, A=self.A[client], b=self.b[client])
 
 
-def quadratic(clients: int | None, split: str, batch: int | None, seed: int) -> Task:
-    """Public synthetic data: `split` and `batch` have no meaning here, every client is drawn from (seed, client)."""
-    require(split == "random", f"split={split!r}: the task quadratic has no labels to skew; leave it out")
-    require(batch is None, f"batch={batch}: the task quadratic has no records to sample; leave it out")
-    number = CLIENTS if clients is None else clients
-    require(number >= 1, f"clients={number} is not a number of clients")
-    centre = stream(seed, "quadratic").standard_normal(DIMENSION)
-    A, b = zip(*(_client(centre, seed, i) for i in range(number)), strict=True)
+def quadratic(options: Options) -> Task:
+    """Public synthetic data: every client is drawn from (seed, client)."""
+    require(options.split == "random", f"split={options.split!r}: the task quadratic has no labels to skew; leave it out")
+    require(options.batch is None, f"batch={options.batch}: the task quadratic has no records to sample; leave it out")
+    number = CLIENTS if options.clients is None else options.clients
+    centre = stream(options.seed, "quadratic").standard_normal(DIMENSION)
+    A, b = zip(*(_client(centre, options.seed, i) for i in range(number)), strict=True)
     private = QuadraticClients(torch.tensor(np.stack(A)), torch.tensor(np.stack(b)))
-    x0 = torch.zeros(DIMENSION, dtype=torch.float64)
-    return Task("quadratic", x0, private, private.error, 1 / L, ITERATIONS, batch, MU, L)
+    return Task(
+        name="quadratic",
+        x0=torch.zeros(DIMENSION, dtype=torch.float64),
+        shapes={"x": (DIMENSION,)},
+        clients=private,
+        measure=lambda x: Measured(private.error(x), private.excess(x)),
+        error_name="share of the excess loss that is left",
+        learning_rate=1 / L,
+        iterations=ITERATIONS,
+        public=("all of it: the problem is synthetic",),
+        mu=MU,
+        L=L,
+    )
 
 
 def _client(centre: np.ndarray, seed: int, client: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,9 @@ import math
 from functools import lru_cache
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from equipoise.errors import DataError, require
 from equipoise.seeds import stream
@@ -59,25 +61,34 @@ def parse_split(split: str) -> float:
 
 
 class Minibatches:
-    """Minibatch t of client i: a slice of a fresh permutation per epoch. It depends only on (seed, i, t)."""
+    """Minibatch t of client i: a slice of a fresh permutation per epoch. It depends only on (seed, i, t).
+
+    A client with fewer records than the batch uses all it has.
+    """
 
     def __init__(self, seed: int, batch: int, sizes: tuple[int, ...], first_client: int = 0) -> None:
-        smallest = min(sizes)
-        require(1 <= batch <= smallest, f"batch={batch} is not between 1 and {smallest}, the records of the smallest client")
+        require(batch >= 1, f"batch={batch} is not >= 1")
         self._seed, self._batch, self._sizes, self._first_client = seed, batch, sizes, first_client
 
-    def at(self, t: int) -> Indices:
-        """The indices of minibatch t, [clients, batch]."""
-        return np.stack([self._of(self._first_client + i, size, t) for i, size in enumerate(self._sizes)])
+    def at(self, t: int) -> tuple[Tensor, Tensor]:
+        """The indices of the records in minibatch t and their weights, both [clients, batch]; unused places weigh nothing."""
+        index, weights = torch.zeros(2, len(self._sizes), self._batch, dtype=torch.float64)
+        for i in range(len(self._sizes)):
+            chosen = self.of(i, t)
+            index[i, : len(chosen)] = torch.from_numpy(chosen)
+            weights[i, : len(chosen)] = 1 / max(len(chosen), 1)
+        return index.long(), weights
+
+    def of(self, i: int, t: int) -> Indices:
+        """The indices of the records in minibatch t of the i-th client here."""
+        size = self._sizes[i]
+        epoch, k = divmod(t, max(size // self._batch, 1))
+        return _permutation(self._seed, self._first_client + i, epoch, size)[k * self._batch : (k + 1) * self._batch]
 
     def alone(self, client: int) -> "Minibatches":
         """The same minibatches, of one client only."""
         sizes = self._sizes[client : client + 1]
         return Minibatches(self._seed, self._batch, sizes, self._first_client + client)
-
-    def _of(self, client: int, size: int, t: int) -> Indices:
-        epoch, k = divmod(t, size // self._batch)
-        return _permutation(self._seed, client, epoch, size)[k * self._batch : (k + 1) * self._batch]
 
 
 @lru_cache(maxsize=1024)

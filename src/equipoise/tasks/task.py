@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from torch import Tensor
 
@@ -28,28 +28,67 @@ class Clients(Protocol):
         ...
 
 
+class Measured(NamedTuple):
+    """The error (the paper's 1 - metric) and the mean loss of a model, or of models [...]."""
+
+    error: Tensor
+    loss: Tensor
+
+
+Measure = Callable[[Tensor], Measured]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may say to a task; None is the task's own default (for batch: all records).
+
+    data, test   files with private records and with public test records, for tasks that read files
+    label        the column to predict
+    bounds       the file with public knowledge about columns
+    """
+
+    clients: int | None = None
+    split: str = "random"
+    batch: int | None = None
+    seed: int = 0
+    data: tuple[str, ...] = ()
+    test: tuple[str, ...] = ()
+    label: str | None = None
+    bounds: str | None = None
+
+
 @dataclass(frozen=True)
 class Task:
     """A problem that knows its public constants.
 
     x0              the public initial model, [d]
+    shapes          how x falls into named tensors, in this order
     clients         the private part
-    test_error      of a model [..., d] on records declared public: outside every guarantee
-    mu, L           strong convexity and smoothness of every client's loss where they are known without looking at data
+    measure         error and loss on records declared public, outside every guarantee; None if there are none
+    error_name      what the error is, in words
+    constant_error  the error of the best constant answer on the public records, where it is known
     learning_rate   the step size where L is unknown
-    batch           records in a minibatch; None for all
     iterations      local steps in total, if the user does not say
+    public          what was taken as public, in sentences
+    batch           records in a minibatch; None for all
+    mu, L           strong convexity and smoothness of every client's loss where they are known without looking at data
+    sizes_public    whether the numbers of records may decide anything
     """
 
     name: str
     x0: Tensor
+    shapes: dict[str, tuple[int, ...]]
     clients: Clients
-    test_error: Callable[[Tensor], Tensor]
+    measure: Measure | None
+    error_name: str
     learning_rate: float
     iterations: int
+    public: tuple[str, ...]
+    constant_error: float | None = None
     batch: int | None = None
     mu: float | None = None
     L: float | None = None
+    sizes_public: bool = True
 
     @property
     def dimension(self) -> int:

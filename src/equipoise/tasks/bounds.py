@@ -1,0 +1,126 @@
+"""Public knowledge about the columns of a table: what scales, clips and codes private values without looking at them."""
+
+import math
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from equipoise.errors import DataError
+
+TEMPLATE_HEAD = """\
+# Public knowledge about each column: from a code book, a norm, or common sense. Never read it off private data.
+# A number needs low and high; values outside are clipped to them. A category needs the list of its values.
+# `fill` stands in for a missing or unreadable cell; without it, the middle, or "none of these".
+# The label: two categories give logistic regression, more give multinomial, low and high give least squares.
+"""
+TEMPLATE_COLUMN = """
+[{name}]
+low = nan     # fill in both, or
+high = nan    # write instead: categories = ["a", "b"]
+"""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number in [low, high], or one of `categories`."""
+
+    name: str
+    low: float = math.nan
+    high: float = math.nan
+    categories: tuple[str, ...] = ()
+    fill: str | None = None
+
+    @property
+    def width(self) -> int:
+        return len(self.categories) or 1
+
+    def code(self, cells: list[str]) -> tuple[NDArray[np.float64], int]:
+        """Cells as numbers [n, width], each row of norm at most 1, and how many had to be changed to fit."""
+        return self._code_categories(cells) if self.categories else self._code_numbers(cells)
+
+    def _code_numbers(self, cells: list[str]) -> tuple[NDArray[np.float64], int]:
+        middle = (self.low + self.high) / 2
+        fill = middle if self.fill is None else float(self.fill)
+        values = np.array([_number(cell) for cell in cells]).reshape(-1)
+        missing, outside = np.isnan(values), (values < self.low) | (values > self.high)
+        values = np.clip(np.where(missing, fill, values), self.low, self.high)
+        return ((values - middle) / ((self.high - self.low) / 2))[:, None], int((missing | outside).sum())
+
+    def _code_categories(self, cells: list[str]) -> tuple[NDArray[np.float64], int]:
+        index = self.index(cells)
+        unknown = index < 0
+        if self.fill is not None:
+            index = np.where(unknown, self.categories.index(self.fill), index)
+        return (index[:, None] == np.arange(self.width)).astype(np.float64), int(unknown.sum())
+
+    def index(self, cells: list[str]) -> NDArray[np.int64]:
+        """Which category each cell is; -1 for none of them."""
+        where = {category: i for i, category in enumerate(self.categories)}
+        return np.array([where.get(cell.strip(), -1) for cell in cells], dtype=np.int64).reshape(-1)
+
+
+def _number(cell: str) -> float:
+    try:
+        value = float(cell)
+    except ValueError:
+        return math.nan
+    return value
+
+
+def read_bounds(path: str) -> dict[str, Column]:
+    """The columns that a bounds file declares, in its order."""
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"bounds={path}: {error.strerror}; `equipoise data bounds --columns ...` writes a template") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"bounds={path} is not TOML: {error}") from None
+    return {name: _column(path, name, entry) for name, entry in document.items()}
+
+
+def _column(path: str, name: str, entry: Any) -> Column:
+    where = f"{path}, column {name}"
+    if not isinstance(entry, dict) or set(entry) - {"low", "high", "categories", "fill"}:
+        raise DataError(f"{where}: expected low and high, or categories, and perhaps fill")
+    if ("categories" in entry) == ("low" in entry or "high" in entry):
+        raise DataError(f"{where}: give either low and high, or categories")
+    fill = None if "fill" not in entry else _text(entry["fill"])
+    if "categories" in entry:
+        categories = tuple(_text(value) for value in entry["categories"])
+        if len(categories) < 2 or len(set(categories)) < len(categories):
+            raise DataError(f"{where}: categories={list(categories)} needs two or more different values")
+        if fill is not None and fill not in categories:
+            raise DataError(f"{where}: fill={fill!r} is not one of its categories")
+        return Column(name, categories=categories, fill=fill)
+    low, high = (_limit(entry.get(end)) for end in ("low", "high"))
+    if not -math.inf < low < high < math.inf:
+        raise DataError(
+            f"{where}: low={low} and high={high} are not two numbers with low < high: fill in what is publicly known"
+        )
+    if fill is not None and not low <= _number(fill) <= high:
+        raise DataError(f"{where}: fill={fill} is not between low={low} and high={high}")
+    return Column(name, low, high, fill=fill)
+
+
+def _text(value: Any) -> str:
+    """A TOML value as a cell would write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _limit(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+
+
+def bounds_template(columns: tuple[str, ...]) -> str:
+    """A bounds file to fill in by hand."""
+    return TEMPLATE_HEAD + "".join(TEMPLATE_COLUMN.format(name=_key(name)) for name in columns)
+
+
+def _key(name: str) -> str:
+    """A TOML key: bare where that is allowed, quoted elsewhere."""
+    bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
+    return name if bare else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,208 @@
+"""l2-regularised generalised linear models, for all clients in one computation: logistic, multinomial, least squares.
+
+The model x is a matrix W [outputs, features], flattened; the last feature of every record is 1, so that the last column is the
+bias, regularised like the rest. For records a of norm at most B every client's loss
+
+    f_i(x) = mean_j loss(W a_ij, target_ij) + (l2/2) |x|^2
+
+is l2-strongly convex and (link.curvature B^2 + l2)-smooth.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from equipoise.tasks.records import Minibatches, split_records
+from equipoise.tasks.task import Measure, Measured, Options, Task
+
+
+@dataclass(frozen=True)
+class Link:
+    """How outputs W a, [..., n, outputs], meet targets [n, outputs].
+
+    residual     the derivative of a record's loss by its outputs
+    loss         each record's loss, [..., n]
+    error        of all records together, their weights [n] summing to one
+    constant     the error of the best constant answer to the targets
+    error_name   what the error is, in words
+    curvature    the largest second derivative of a record's loss by its outputs
+    """
+
+    residual: Callable[[Tensor, Tensor], Tensor]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    error: Callable[[Tensor, Tensor, Tensor], Tensor]
+    constant: Callable[[NDArray[np.float64]], float]
+    error_name: str
+    curvature: float
+
+
+LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
+    residual=lambda outputs, targets: torch.sigmoid(outputs) - targets,
+    loss=lambda outputs, targets: nn.functional.softplus((1 - 2 * targets) * outputs).sum(-1),
+    error=lambda outputs, targets, weights: (((outputs >= 0) != (targets > 0)).squeeze(-1) * weights).sum(-1),
+    constant=lambda targets: min(targets.mean(), 1 - targets.mean()),
+    error_name="share of wrong predictions",
+    curvature=1 / 4,
+)
+MULTINOMIAL = Link(  # an output for each class; targets one-hot
+    residual=lambda outputs, targets: torch.softmax(outputs, -1) - targets,
+    loss=lambda outputs, targets: -(torch.log_softmax(outputs, -1) * targets).sum(-1),
+    error=lambda outputs, targets, weights: ((outputs.argmax(-1) != targets.argmax(-1)) * weights).sum(-1),
+    constant=lambda targets: 1 - targets.mean(0).max(),
+    error_name="share of wrong predictions",
+    curvature=1 / 2,
+)
+
+
+def least_squares(unit: float) -> Link:
+    """One output; targets scaled so that 1 is `unit` of the label."""
+    return Link(
+        residual=lambda outputs, targets: outputs - targets,
+        loss=lambda outputs, targets: (outputs - targets).square().sum(-1) / 2,
+        error=lambda outputs, targets, weights: unit * ((outputs - targets).square().squeeze(-1) * weights).sum(-1).sqrt(),
+        constant=lambda targets: unit * targets.std(),
+        error_name="root mean squared error",
+        curvature=1.0,
+    )
+
+
+class Table(NamedTuple):
+    """Records as a model sees them: features [n, features] (the last is 1) and targets [n, outputs]."""
+
+    features: NDArray[np.float64]
+    targets: NDArray[np.float64]
+
+    def rows(self, index: NDArray[Any]) -> "Table":
+        """The records at these indices, or where a mask is true."""
+        return Table(self.features[index], self.targets[index])
+
+
+@dataclass(frozen=True)
+class LinearClients:
+    """`features` is [clients, n, features], `targets` [clients, n, outputs], padded by records of weight zero.
+
+    `weights` [clients, n] are 1 / (number of records) of each client.
+    """
+
+    features: Tensor
+    targets: Tensor
+    weights: Tensor
+    sizes: tuple[int, ...]
+    link: Link
+    l2: float
+    minibatches: Minibatches | None = None
+
+    def gradient(self, x: Tensor, t: int) -> Tensor:
+        features, targets, weights = self.features, self.targets, self.weights
+        if self.minibatches:
+            chosen, weights = self.minibatches.at(t)
+            index = chosen.reshape(*features.shape[:-2], -1, 1)
+            weights = weights.reshape(index.shape[:-1])
+            features, targets = torch.take_along_dim(features, index, -2), torch.take_along_dim(targets, index, -2)
+        outputs = torch.einsum("...nf,...kf->...nk", features, self._matrix(x))
+        residual = self.link.residual(outputs, targets) * weights[..., None]
+        return self.l2 * x + torch.einsum("...nk,...nf->...kf", residual, features).flatten(-2)
+
+    def error(self, x: Tensor) -> Tensor:
+        """The error over the records of all clients together."""
+        outputs = torch.einsum("nf,...kf->...nk", self.features.flatten(0, 1), self._matrix(x))
+        weights = (self.weights > 0).flatten() / max(sum(self.sizes), 1)
+        return self.link.error(outputs, self.targets.flatten(0, 1), weights)
+
+    def alone(self, client: int) -> Self:
+        return replace(
+            self,
+            features=self.features[client],
+            targets=self.targets[client],
+            weights=self.weights[client],
+            sizes=self.sizes[client : client + 1],
+            minibatches=self.minibatches and self.minibatches.alone(client),
+        )
+
+    def _matrix(self, x: Tensor) -> Tensor:
+        return _matrix(x, self.targets, self.features)
+
+
+def _matrix(x: Tensor, targets: Tensor, features: Tensor) -> Tensor:
+    """W [..., outputs, features] of the flat x [..., d]."""
+    return x.reshape(*x.shape[:-1], targets.shape[-1], features.shape[-1])
+
+
+def deal(table: Table, labels: NDArray[np.int64], options: Options, clients: int) -> list[Table]:
+    """Split a table among clients, `clients` of them if the user does not say."""
+    number = clients if options.clients is None else options.clients
+    return [table.rows(part) for part in split_records(labels, number, options.split, options.seed)]
+
+
+def linear_clients(tables: list[Table], link: Link, l2: float, batch: int | None, seed: int) -> LinearClients:
+    """One client for each table; a client without records has only the regulariser."""
+    sizes = tuple(len(table.features) for table in tables)
+    longest = max(*sizes, 1)
+    features, targets = (torch.stack([_padded(part, longest) for part in parts]) for parts in zip(*tables, strict=True))
+    weights = torch.stack([_padded(np.full(size, 1 / max(size, 1)), longest) for size in sizes])
+    minibatches = Minibatches(seed, batch, sizes) if batch else None
+    return LinearClients(features, targets, weights, sizes, link, l2, minibatches)
+
+
+def _padded(rows: NDArray[np.float64], length: int) -> Tensor:
+    padded = torch.zeros(length, *rows.shape[1:], dtype=torch.float64)
+    padded[: len(rows)] = torch.from_numpy(rows)
+    return padded
+
+
+def linear_measure(table: Table, link: Link) -> Measure:
+    """Error and loss (without the regulariser) on the records of a table, of models [..., d]."""
+    features, targets = torch.from_numpy(table.features), torch.from_numpy(table.targets)
+    weights = torch.full((len(features),), 1 / len(features), dtype=torch.float64)
+
+    def measure(x: Tensor) -> Measured:
+        outputs = torch.einsum("nf,...kf->...nk", features, _matrix(x, targets, features))
+        return Measured(link.error(outputs, targets, weights), (link.loss(outputs, targets) * weights).sum(-1))
+
+    return measure
+
+
+def with_bias(rows: NDArray[np.float64], norm: float) -> NDArray[np.float64]:
+    """Each row clipped to `norm`, a bound that looks at no other row, and the bias feature 1."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    clipped = rows * np.minimum(1, norm / np.maximum(lengths, 1e-300))
+    return np.hstack([clipped, np.ones((len(rows), 1))])
+
+
+def one_hot(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
+    """Targets for `classes` classes: a column of 0 and 1 for two of them, one-hot for more."""
+    return labels[:, None].astype(np.float64) if classes == 2 else np.eye(classes)[labels]
+
+
+def linear_task(
+    name: str,
+    tables: list[Table],
+    test: Table | None,
+    link: Link,
+    l2: float,
+    feature_norm: float,
+    options: Options,
+    **about: Any,
+) -> Task:
+    """A task on these clients; its constants follow from the public bound on features alone."""
+    L = link.curvature * (feature_norm**2 + 1) + l2
+    features, outputs = tables[0].features.shape[1], tables[0].targets.shape[1]
+    return Task(
+        name=name,
+        x0=torch.zeros(outputs * features, dtype=torch.float64),
+        shapes={"weight": (outputs, features)},
+        clients=linear_clients(tables, link, l2, options.batch, options.seed),
+        measure=linear_measure(test, link) if test else None,
+        error_name=link.error_name,
+        constant_error=float(link.constant(test.targets)) if test else None,
+        batch=options.batch,
+        learning_rate=1 / L,
+        mu=l2,
+        L=L,
+        **about,
+    )
