@@ -9,7 +9,7 @@ run: install  ## the main job: both algorithms, private and not, on embedded dat
 test: install lint  ## lint, types, tests
 	$(BIN)/python -m pytest
 
-planted-bugs: install  ## plant privacy bugs one by one and see a test catch each (minutes)
+planted-bugs: install  ## plant privacy bugs one by one and see a test catch each (about 20 minutes)
 	$(BIN)/python tests/planted_bugs.py
 
 lint: install

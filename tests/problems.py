@@ -4,10 +4,9 @@ import numpy as np
 import torch
 
 from equipoise.algorithms import dp_fedavg, dp_scaffnew
-from equipoise.fleets import SimulatedFleet
+from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.privacy.mechanism import GaussianMechanism
 from equipoise.tasks import Options, load_task
-from equipoise.training import server_rounds
 
 
 class GivenNoise:

@@ -130,3 +130,11 @@ def test_what_honest_clients_add_is_enough(sigma, clients, data):
     assert share * math.sqrt(clients - colluding) >= sigma
     assert share == pytest.approx(sigma / math.sqrt(clients - colluding), rel=1e-12)
     assert Guarantee("replace-one", "local", clients).client_sigma(sigma) == sigma
+
+
+def test_extreme_budgets_come_to_an_end():
+    """Neither hangs nor overspends where floats end."""
+    assert gdp_mu(1e308, 1e-5) > 1e150
+    assert epsilon_spent(noise_sigma(2, 1e-310, 3, 1.0), 3, 1.0, 1e-310) <= 2
+    assert epsilon_spent(1e-160, 1, 1.0, 1e-5) == math.inf
+    assert noise_sigma(1e308, 1e-5, 1, 1.0) > 0

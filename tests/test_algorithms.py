@@ -237,7 +237,7 @@ def test_schedules():
         assert sum(coin(3, 0.01, seed)) == 3
     with pytest.raises(InvalidValue, match="nearest divisors are 4 and 6"):
         periodic(12, 5)
-    with pytest.raises(InvalidValue, match=r"nearest divisors are 12$"):
+    with pytest.raises(InvalidValue, match=r"nearest divisor is 12$"):
         periodic(12, 13)
     with pytest.raises(InvalidValue, match=r"p=4 is not in \(0, 1\].*not the number of local steps"):
         coin(12, 4, seed=0)

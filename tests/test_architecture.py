@@ -22,11 +22,12 @@ ALLOWED = {
     "fleets": {"fleets", "algorithms", "privacy"},
     "run": {"privacy.budget"},
     "statement": {"run"},
-    "saved": {"run", "statement"},
-    "report": {"report", "run", "saved"},
+    "saved": {"run", "statement", "report"},
+    "report": {"report", "run"},
     "training": {"algorithms", "fleets", "privacy", "run", "tasks"},
-    "cli": {"report", "run", "saved", "tasks.bounds", "training"},
-    "__init__": {"privacy", "run", "tasks", "training"},
+    "planning": {"planning", "privacy", "algorithms", "tasks", "fleets"},
+    "cli": {"fleets", "report", "run", "saved", "tasks.bounds", "training"},
+    "__init__": {"privacy", "run", "saved", "tasks", "training"},
 }
 TORCH_FREE = [
     "errors",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from equipoise.privacy import SecretNoise, SimulatedNoise
+from equipoise.privacy import SecretNoise, SimulatedNoise, noise
 from equipoise.privacy.noise import box_muller, standard_normals
 
 DRAWS, PART = 10**8, 10**6
@@ -90,6 +90,20 @@ def test_secret_noise_never_repeats():
     draws = [source.normals(1, (4, 1000)) for _ in range(3)] + [SecretNoise().normals(1, (4, 1000))]
     values = np.concatenate([d.ravel() for d in draws])
     assert len(np.unique(values)) == values.size
+
+
+def test_secret_noise_is_the_cipher_under_a_key_of_the_operating_system(monkeypatch):
+    """No other generator stands in between: given the system's bytes, the noise is exactly the tested transformation."""
+    asked = []
+
+    def urandom(size):
+        asked.append(size)
+        return bytes([len(asked)]) * size
+
+    monkeypatch.setattr(noise.os, "urandom", urandom)
+    drawn = SecretNoise().normals(1, (2, 3))
+    assert asked == [32, 16]
+    assert np.array_equal(drawn, standard_normals(bytes([1]) * 32, bytes([2]) * 16, 6).reshape(2, 3))
 
 
 def test_forked_processes_do_not_share_secret_noise():

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 import equipoise
-from equipoise import UnsafeModel, epsilon_spent, train, training
+from equipoise import InvalidValue, UnsafeModel, epsilon_spent, train, training
 from equipoise.run import Result
 from equipoise.tasks import Options, load_task
 from equipoise.tasks.flat_model import FlatModel
@@ -34,6 +34,19 @@ def leaves(monkeypatch):
 
     monkeypatch.setattr(training, "SimulatedFleet", Tapped)
     return releases, updates
+
+
+def test_models_in_float32_are_noised_too(leaves):
+    """An own network, whose vectors are float32: what leaves is the clipped update plus noise of the told size."""
+    releases, updates = leaves
+    result = train(task="digits-mlp", clients=4, epsilon=2, clip_norm=1, iterations=40)
+    assert releases[0].dtype == torch.float32
+    norms = [u.norm(dim=-1, keepdim=True) for u in updates]
+    clipped = [u * (1.0 / n).clamp(max=1.0) for u, n in zip(updates, norms, strict=True)]
+    noise = torch.stack([(r - c).double() for r, c in zip(releases, clipped, strict=True)])
+    assert float(noise.std()) == pytest.approx(result.sigma, rel=8 / math.sqrt(2 * noise.numel()))
+    each = noise.pow(2).mean((0, 1)) / result.client_sigma**2
+    assert (each - 1).abs().max() < 8 * math.sqrt(2 / (noise.numel() / result.dimension))
 
 
 @pytest.mark.parametrize("trust", ["local", "secure-aggregation"])
@@ -141,17 +154,29 @@ def test_diagnostics_are_never_private():
     assert train(**SMALL).per_round is None
 
 
-def test_an_overflow_marks_a_simulation_and_stays_with_the_client_otherwise(caplog):
+def test_an_overflow_marks_a_simulation_and_stays_with_the_client_otherwise(client_log):
     diverging = {"task": "quadratic", "iterations": 4000, "local_steps": 2000, "eta": 1e3}
     simulated = train(**diverging, epsilon=math.inf)
     assert "round 1" in simulated.failed
     assert any(notice.startswith("FAILED") for notice in simulated.notices)
-    caplog.clear()
+    client_log.clear()
     secret = train(**diverging, epsilon=2, clip_norm=1)
     assert secret.failed is None
     assert secret.notices == []
     assert np.isfinite(secret.x).all()
-    assert "not finite" in caplog.text
+    assert "not finite" in client_log[0]
+
+
+def test_settings_and_values_do_not_mix():
+    with pytest.raises(InvalidValue, match="settings and epsilon: say it in one of the two"):
+        train(equipoise.Settings.of(**SMALL), epsilon=0.1)
+    assert train(**{**SMALL, "clip_norm": 0.5}, simulate_noise_seed=1) == train(
+        **{k: v for k, v in SMALL.items() if k != "clip_norm"}, clip=0.5, simulate_noise_seed=1
+    )
+
+
+def test_a_delta_that_lets_clients_fail_is_told():
+    assert train(**SMALL, delta=0.1).notices[0].startswith("WEAK: delta=0.1")
 
 
 def test_results_survive_json():

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from equipoise.privacy.accounting import epsilon_spent, gdp_mu, noise_sigma
     from equipoise.privacy.budget import Budget, Guarantee
     from equipoise.run import Result, Run, Settings
+    from equipoise.saved import load
     from equipoise.tasks.own import accuracy, own_task
     from equipoise.tasks.task import Task
     from equipoise.training import train
@@ -28,6 +29,7 @@ __all__ = [
     "accuracy",
     "epsilon_spent",
     "gdp_mu",
+    "load",
     "noise_sigma",
     "own_task",
     "train",
@@ -40,10 +42,12 @@ __getattr__ = lazy_names(
         "privacy.accounting": "epsilon_spent gdp_mu noise_sigma",
         "privacy.budget": "Budget Guarantee",
         "run": "Result Run Settings",
+        "saved": "load",
         "tasks.own": "accuracy own_task",
         "tasks.task": "Task",
         "training": "train",
     },
 )
 
-logging.getLogger("equipoise").addHandler(logging.NullHandler())  # what clients notice about their data stays with them
+logging.getLogger("equipoise.client").propagate = False  # what clients notice about their data stays with them
+logging.getLogger("equipoise.client").addHandler(logging.NullHandler())

@@ -1,10 +1,12 @@
 """The command `equipoise`. What is heavy is imported inside the commands, so that help is instant."""
 
 import logging
+import os
 import sys
 from collections.abc import Iterable
 from importlib.metadata import version
 from json import dumps
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -19,7 +21,7 @@ from equipoise.errors import EquipoiseError, InvalidValue
 from equipoise.run import Result, Settings, first_sentence
 
 if TYPE_CHECKING:
-    from equipoise.training import Round
+    from equipoise.fleets import Round
 
 app = App(
     name="equipoise",
@@ -46,19 +48,23 @@ def train(
 
     Example: equipoise train --task breast-cancer --epsilon 2 --clip 1 --local-steps 4 --trust secure-aggregation
     """
-    from equipoise.saved import reserve, save
+    from equipoise.saved import release_claim, reserve, save
     from equipoise.training import train as run_training
 
     if client_log:
         _keep_client_log(client_log)
     if out:
         reserve(out)
-    result = run_training(settings, watch=_progress)
-    _tell(result, json)
+    try:
+        result = run_training(settings, watch=_progress)
+    except BaseException:
+        if out:
+            release_claim(out)
+        raise
     if out:
-        save(result, out)
-        _draw(result, out)
-        _errors.print(f"saved in {out}", soft_wrap=True, highlight=False)
+        no_picture = save(result, out)
+        _say(f"saved in {out}" + (f"; {no_picture}" if no_picture else ""))
+    _tell(result, json)
     if result.failed:
         sys.exit(1)
 
@@ -89,13 +95,18 @@ def evaluate(
     from equipoise.training import measure_again
 
     result = load(folder)
-    bounds = folder / "bounds.toml"
-    error, loss = (float(value) for value in measure_again(result, data, str(bounds) if bounds.exists() else None))
+    error, loss = (float(value) for value in measure_again(result, data))
     if json:
-        print(dumps({"error": error, "loss": loss, "error_name": result.error_name, "data": data, "covered": False}))
+        print(
+            dumps({"error": _json(error), "loss": _json(loss), "error_name": result.error_name, "data": data, "covered": False})
+        )
     else:
         on = ", ".join(data) if data else "the public test records of its task"
         print(f"error {error:.4f} ({result.error_name}), loss {loss:.4f}, on {on}: not noised, outside the guarantee")
+
+
+def _json(value: float) -> float | str:
+    return value if isfinite(value) else str(value)
 
 
 @data.command(name="bounds")
@@ -112,81 +123,83 @@ def data_bounds(
 
 
 def _keep_client_log(path: Path) -> None:
+    """Into a file that only its owner may read. A log that cannot be written is lost in silence: an error would tell of it."""
     try:
-        handler = logging.FileHandler(path)
+        path.touch(0o600)
+        handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise InvalidValue(f"client_log={path} cannot be written: {error.strerror}") from None
+    handler.handleError = lambda record: None  # type: ignore[method-assign]
     log = logging.getLogger("equipoise.client")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
 
 
-def _draw(result: Result, out: Path) -> None:
-    from equipoise.report.curve import draw_curve
-    from equipoise.saved import write_whole
-
-    if not result.curve:
-        return
-    try:
-        write_whole(out / "curve.png", lambda path: draw_curve(result, path))
-    except EquipoiseError as error:
-        _errors.print(f"curve.png was left out: {error}", soft_wrap=True, highlight=False)
-
-
 def _tell(result: Result, json: bool) -> None:
     if json:
         print(result.to_json())
-    else:
-        _print_table(result)
-
-
-def _print_table(result: Result) -> None:
-    """The result for a reader: what must be known first, then what came out, then what was promised to whom."""
-    console = Console(soft_wrap=True, highlight=False)
+        return
+    console = Console(soft_wrap=True, highlight=False, markup=False)
     for notice in result.notices:
-        console.print(f"[bold red]{notice}[/]")
-    pace = f"{result.local_steps} local steps" if result.local_steps else f"about {1 / result.p:g} local steps (coin)"
-    console.print(
-        f"[bold]{result.task}[/], {result.algorithm}: {result.rounds} rounds of {pace}, {result.clients} clients, "
-        f"d = {result.dimension}, eta = {result.eta:.4g}"
-    )
-    table = Table(show_header=False, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    if result.test_error is None or result.baseline_error is None:
-        table.add_row("test error", "no public test records were given (--test FILE)")
-    else:
-        table.add_row("test error", f"[bold]{result.test_error:.4f}[/]   not training: {result.baseline_error:.4f}")
-        table.add_row("", f"[dim]{result.error_name}, on records declared public, outside the guarantee[/]")
-    table.add_row("spent", _spent(result))
-    table.add_row("protects", _protects(result))
-    table.add_row("noise", _noise(result))
-    console.print(table)
+        console.print(notice, style="bold red")
+    for name, text in _facts(result):
+        console.print(f"{name:<12}{text}" if name else text)
     if result.per_round:
         console.print(_diagnostics(result))
 
 
-def _spent(result: Result) -> str:
-    if result.epsilon_spent == float("inf"):
-        return "everything: epsilon = inf"
-    return (
-        f"epsilon = [bold]{result.epsilon_spent:.6g}[/] at delta = {result.delta:g}, exact, for all {result.releases} releases "
-        f"(budget: {result.epsilon:g})"
-    )
+def _facts(result: Result) -> list[tuple[str, str]]:
+    """What came out, what was spent, and what was promised to whom: one fact a line."""
+    pace = f"{result.local_steps} local steps" if result.local_steps else f"about {1 / result.p:g} local steps (coin)"
+    facts = [
+        (
+            "",
+            f"{result.task}, {result.algorithm}: {_number_of(result.rounds, 'round')} of {pace}, "
+            f"{_number_of(result.clients, 'client')}, d = {result.dimension}, eta = {result.eta:.4g}",
+        ),
+    ]
+    if result.test_error is None or result.baseline_error is None:
+        facts.append(("test error", "no public test records were given (--test FILE)"))
+    else:
+        facts += [
+            ("test error", f"{result.test_error:.4f}   without training: {result.baseline_error:.4f}"),
+            ("", f"            {result.error_name}, on records declared public, outside the guarantee"),
+        ]
+        if result.test_error >= result.baseline_error:
+            facts.append(
+                ("", "            no better than not training: fewer rounds, a smaller clip or more clients lessen the noise")
+            )
+    if result.epsilon_spent == inf:
+        facts.append(("spent", "everything: epsilon = inf"))
+    else:
+        would = "would spend" if result.simulation else "spent"
+        releases, delta = _number_of(result.releases, "release"), result.delta
+        facts.append(
+            (
+                would,
+                f"epsilon = {result.epsilon_spent:.6g} of {result.epsilon:g} at delta = {delta:g}: exact, for {releases}",
+            )
+        )
+    if result.simulation:
+        facts.append(("protects", "nobody: see the first line"))
+    else:
+        facts.append(("protects", f"one {result.unit} and all it holds; neighbours: {result.neighbours}"))
+    seen = "every message" if result.trust == "local" else "only the sum of a round"
+    colluding = "" if result.colluding is None else f", while {_number_of(result.colluding, 'client')} may collude"
+    facts += [
+        ("against", f"an adversary who sees {seen}{colluding} (trust: {result.trust})"),
+        (
+            "noise",
+            f"sigma = {result.sigma:.4g} per coordinate of {'a message' if result.trust == 'local' else 'the sum of a round'}; "
+            f"each client adds {result.client_sigma:.4g}",
+        ),
+        ("clip", f"C = {result.clip_norm:g}; noise rule: {result.noise_rule}; noise source: {result.noise_source}"),
+    ]
+    return facts
 
 
-def _protects(result: Result) -> str:
-    seen = {
-        "local": "the adversary sees every message",
-        "secure-aggregation": f"the adversary sees only the sum of a round, {result.colluding} client(s) collude",
-    }[result.trust]
-    return "nobody: see the first line" if result.simulation else f"one {result.unit}, {result.neighbours}; {seen}"
-
-
-def _noise(result: Result) -> str:
-    where = "a message" if result.trust == "local" else "the sum of a round"
-    return (
-        f"sigma = {result.sigma:.4g} per coordinate of {where}; a client adds {result.client_sigma:.4g}; "
-        f"clip C = {result.clip_norm:g}; rule {result.noise_rule}; source {result.noise_source}"
-    )
+def _number_of(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _diagnostics(result: Result) -> Table:
@@ -212,10 +225,19 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(first_sentence(cause) if isinstance(cause, ValidationError) else str(error))
     except EquipoiseError as error:
         _fail(str(error))
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # whoever read our output has gone: nothing more to say
+        sys.exit(1)
+    except OSError as error:
+        _fail(f"{error.filename or 'output'}: {error.strerror}", 1)
     except KeyboardInterrupt:
         sys.exit("interrupted")
 
 
-def _fail(sentence: str) -> NoReturn:
+def _say(sentence: str) -> None:
+    _errors.print(sentence, soft_wrap=True, highlight=False, markup=False)
+
+
+def _fail(sentence: str, code: int = 2) -> NoReturn:
     _errors.print(Text.assemble(("error: ", "bold red"), sentence), soft_wrap=True)
-    sys.exit(2)
+    sys.exit(code)

@@ -17,6 +17,8 @@ from equipoise.privacy.budget import Budget, Guarantee, Neighbours, Trust, Unit
 Real = Annotated[float, PlainSerializer(lambda x: x if math.isfinite(x) else str(x), when_used="json")]
 """A number that JSON can hold: infinity is the string "inf"."""
 
+MOST_ITERATIONS = 10**8
+
 Reading = Literal["exact", "proof", "sampling", "record-style"]
 
 _learning, _data, _privacy, _simulation = (
@@ -25,10 +27,59 @@ _learning, _data, _privacy, _simulation = (
 )
 
 
-class Settings(BaseModel):
-    """What a user says about a run; None where the task or the other values decide. One flag of the command per field."""
+class Common(BaseModel):
+    """What planning and training both need to know. One flag of the command per field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clients: Annotated[int | None, _learning] = Field(None, description="N (default: the task's)")
+    split: Annotated[str, _learning] = Field(
+        "random", description="how records are dealt to clients: random, or dirichlet:A for label skew (small A: strong)"
+    )
+    seed: Annotated[int, _learning] = Field(0, description="public seed of split, coins and minibatches; never of the noise")
+
+    data: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
+        (), description="private records: one CSV or Parquet file per client (task csv), or one LIBSVM file (task libsvm)"
+    )
+    test: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
+        (), description="files with public test records: outside the guarantee"
+    )
+    label: Annotated[str | None, _data] = Field(None, description="the column to predict (task csv)")
+    bounds: Annotated[str | None, _data] = Field(
+        None, description="TOML file with public bounds of every column (task csv; `equipoise data bounds` writes a template)"
+    )
+    public_records: Annotated[int, _data] = Field(
+        0, description="how many of the task's records are declared public, for planning: by seed, and never trained on"
+    )
+
+    delta: Annotated[float, _privacy] = Field(1e-5, description="probability that epsilon does not hold")
+    unit: Annotated[Unit, _privacy] = Field("client", description="whose difference is hidden: all data of one client")
+    neighbours: Annotated[Neighbours, _privacy] = Field(
+        "replace-one", description="data against any other data (sensitivity 2C), or against a zero update, noised too (C)"
+    )
+    trust: Annotated[Trust, _privacy] = Field(
+        "local", description="the adversary sees every message (the paper's model), or only the sum of a round"
+    )
+    colluding: Annotated[int | None, _privacy] = Field(
+        None, description="clients who may subtract their own noise from the sum (secure-aggregation; default 1)"
+    )
+
+    @classmethod
+    def of(cls, **settings: Any) -> Self:
+        """From keyword values, `clip` for `clip_norm` if you like; a bad one is refused in one sentence."""
+        if "clip" in settings and "clip_norm" not in settings:
+            settings["clip_norm"] = settings.pop("clip")
+        try:
+            return cls(**settings)
+        except ValidationError as error:
+            raise InvalidValue(first_sentence(error)) from None
+
+    def guarantee(self, clients: int) -> Guarantee:
+        return Guarantee(self.neighbours, self.trust, clients, self.colluding, self.unit)
+
+
+class Settings(Common):
+    """What a user says about a run; None where the task or the other values decide. One flag of the command per field."""
 
     task: Annotated[str, _learning] = Field(
         description="breast-cancer, csv, digits, digits-mlp, libsvm, quadratic, or a Python file"
@@ -53,39 +104,12 @@ class Settings(BaseModel):
     h_update: Annotated[Literal["paper", "clipped"] | None, _learning] = Field(
         None, description="what DP-ScaffNew's control variate learns from: its message before (paper) or after the clip"
     )
-    data: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
-        (), description="private records: one CSV or Parquet file per client (task csv), or one LIBSVM file (task libsvm)"
-    )
-    test: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
-        (), description="files with public test records: outside the guarantee"
-    )
-    label: Annotated[str | None, _data] = Field(None, description="the column to predict (task csv)")
-    bounds: Annotated[str | None, _data] = Field(
-        None, description="TOML file with public bounds of every column (task csv; `equipoise data bounds` writes a template)"
-    )
-    clients: Annotated[int | None, _learning] = Field(None, description="N (default: the task's)")
-    split: Annotated[str, _learning] = Field(
-        "random", description="how records are dealt to clients: random, or dirichlet:A for label skew (small A: strong)"
-    )
     batch: Annotated[int | Literal["full"] | None, _learning] = Field(
         None, description="records per local step, or full (default: the task's)"
     )
-    seed: Annotated[int, _learning] = Field(0, description="public seed of split, coins and minibatches; never of the noise")
-
     epsilon: Annotated[Real, _privacy] = Field(description="privacy budget of the whole run; inf: not private")
-    delta: Annotated[float, _privacy] = Field(1e-5, description="probability that epsilon does not hold")
     clip_norm: Annotated[Real | None, _privacy, Parameter(name="--clip")] = Field(
         None, description="C: largest L2 norm of a message (needed for a finite epsilon)"
-    )
-    unit: Annotated[Unit, _privacy] = Field("client", description="whose difference is hidden: all data of one client")
-    neighbours: Annotated[Neighbours, _privacy] = Field(
-        "replace-one", description="data against any other data (sensitivity 2C), or against an absent client (C)"
-    )
-    trust: Annotated[Trust, _privacy] = Field(
-        "local", description="the adversary sees every message (the paper's model), or only the sum of a round"
-    )
-    colluding: Annotated[int | None, _privacy] = Field(
-        None, description="clients who may subtract their own noise from the sum (secure-aggregation; default 1)"
     )
     noise_rule: Annotated[Literal["exact", "lemma1"], _privacy] = Field(
         "exact", description="exact, or the paper's Lemma 1 as printed: reproduces figures, guarantees nothing"
@@ -99,14 +123,6 @@ class Settings(BaseModel):
     diagnostics: Annotated[bool, _simulation, Parameter(negative=())] = Field(
         False, description="show update norms, clipped share, |h| and train error per round: the result is not private"
     )
-
-    @classmethod
-    def of(cls, **settings: Any) -> Self:
-        """From keyword values; a bad one is refused in one sentence."""
-        try:
-            return cls(**settings)
-        except ValidationError as error:
-            raise InvalidValue(first_sentence(error)) from None
 
     @model_validator(mode="after")
     def _valid(self) -> Self:
@@ -151,7 +167,9 @@ class Settings(BaseModel):
             require(not isinstance(self.v, float) or 0 < self.v < math.inf, f"v={self.v} is not a positive number")
         else:
             require(self.v is None, f"v={self.v} belongs to noise_rule=lemma1; the exact rule has no free constant")
-        require(self.seed >= 0, f"seed={self.seed} is not >= 0")
+        require(0 <= self.seed < 2**63, f"seed={self.seed} is not between 0 and 2^63 - 1")
+        require((self.iterations or 1) <= MOST_ITERATIONS, f"iterations={self.iterations} is more than {MOST_ITERATIONS}")
+        require(self.public_records >= 0, f"public_records={self.public_records} is not >= 0")
         return self
 
     @property
@@ -162,18 +180,15 @@ class Settings(BaseModel):
     @property
     def command(self) -> str:
         """The command line that says the same."""
-        words = ["equipoise", "train"]
+        words = ["equipoise", "train", "--task", self.task]
         for name, field in Settings.model_fields.items():
             value = getattr(self, name)
-            if value == field.default:
+            if name == "task" or value == field.default:
                 continue
             words.append("--clip" if name == "clip_norm" else "--" + name.replace("_", "-"))
             if value is not True:
                 words.extend(str(part) for part in (value if isinstance(value, tuple) else (value,)))
         return shlex.join(words)
-
-    def guarantee(self, clients: int) -> Guarantee:
-        return Guarantee(self.neighbours, self.trust, clients, self.colluding, self.unit)
 
     def resolve(self, eta: float, iterations: int, clients: int, batch: int | Literal["full"]) -> "Run":
         """The run that these settings mean; the arguments are the task's answers to what was left open."""
@@ -246,7 +261,8 @@ class Result(Run):
     failed: str | None
     public: tuple[str, ...]
     parameters: dict[str, tuple[int, ...]]
-    repeat: str
+    reading: dict[str, Any]
+    repeat: str | None
     version: str
     x: Annotated[Any, Field(exclude=True, repr=False)] = None
     """The last communicated model, a vector [d]; not part of the document."""
@@ -259,7 +275,7 @@ class Result(Run):
     def to_json(self) -> str:
         """One JSON document; what the reader must know first comes first."""
         document = self.model_dump(mode="json")
-        return json.dumps({"notices": document.pop("notices"), **document}, indent=2, allow_nan=False)
+        return json.dumps({"notices": document.pop("notices"), **document}, indent=2)
 
 
 def first_sentence(error: ValidationError) -> str:

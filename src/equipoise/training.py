@@ -1,8 +1,7 @@
-"""The one server loop, and `train`: settings in, a result out."""
+"""`train`: settings in, a result out."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Schedule, coin, dp_fedavg, dp_scaffnew, periodic
 from equipoise.errors import require
-from equipoise.fleets import Broadcast, Fleet, SimulatedFleet
+from equipoise.fleets import Round, SimulatedFleet, server_rounds
 from equipoise.privacy.accounting import epsilon_spent, exact_v, lemma1_sigma, lemma1_v, noise_sigma
 from equipoise.privacy.mechanism import GaussianMechanism
 from equipoise.privacy.noise import SecretNoise, SimulatedNoise
@@ -19,24 +18,6 @@ from equipoise.run import Diagnosis, Point, Result, Run, Settings
 from equipoise.tasks import Measured, Options, Task, load_measure, load_task
 
 POINTS = 100  # of the curve, at most
-
-
-class Round(NamedTuple):
-    """The model after a communication: the only models that may be seen, or returned."""
-
-    number: int
-    iteration: int
-    x: Tensor
-
-
-def server_rounds(x: Tensor, schedule: Schedule, fleet: Fleet, gamma: float | Tensor = 1.0) -> Iterator[Round]:
-    """Broadcast, collect, average: one Round per communication, from the public initial model x [..., d]."""
-    iteration = 0
-    for number, local_steps in enumerate(schedule, start=1):
-        releases = fleet.exchange(Broadcast(number, range(iteration, iteration + local_steps), x))
-        x = x + gamma * releases.mean(-2)  # Alg. 1, l. 12; Alg. 2, l. 9
-        iteration += local_steps
-        yield Round(number, iteration, x)
 
 
 def train(
@@ -49,6 +30,7 @@ def train(
 
     `watch(rounds, total)` may wrap the iterator of rounds, to show progress.
     """
+    require(settings is None or not values, f"settings and {', '.join(values)}: say it in one of the two")
     own = values.get("task")
     if isinstance(own, Task):
         values["task"] = own.name
@@ -91,7 +73,8 @@ def train(
         failed=failed,
         public=task.public,
         parameters=task.shapes,
-        repeat=settings.command,
+        reading=task.reading,
+        repeat=None if isinstance(own, Task) else settings.command,
         version=version("equipoise"),
         x=x.numpy(),
     )
@@ -99,16 +82,16 @@ def train(
 
 def options_of(settings: Settings) -> Options:
     """What the settings say to the task."""
-    batch = None if settings.batch == "full" else settings.batch
     return Options(
         clients=settings.clients,
         split=settings.split,
-        batch=batch,
+        batch=settings.batch,
         seed=settings.seed,
         data=settings.data,
         test=settings.test,
         label=settings.label,
         bounds=settings.bounds,
+        public_records=settings.public_records,
     )
 
 
@@ -202,6 +185,8 @@ def _notices(run: Run, spent: float, failed: str | None) -> list[str]:
             f"NOT PRIVATE AT ITS LABEL: the exact epsilon spent is {spent:.6g}, not the nominal {run.epsilon:g} "
             f"(noise rule {run.noise_rule}, v={run.v})."
         )
+    elif run.delta * run.clients >= 1:
+        notices.append(f"WEAK: delta={run.delta:g} is a probability of failure, and not below 1 / number of clients.")
     if run.simulate_noise_seed is not None:
         notices.append(
             f"SIMULATION, NOT PRIVATE: whoever knows the noise seed {run.simulate_noise_seed} can subtract the noise."
@@ -213,6 +198,6 @@ def _notices(run: Run, spent: float, failed: str | None) -> list[str]:
     return notices
 
 
-def measure_again(result: Result, data: tuple[str, ...], bounds: str | None) -> Measured:
+def measure_again(result: Result, data: tuple[str, ...]) -> Measured:
     """Error and loss of a saved model: on the files `data`, or on its task's public test records."""
-    return load_measure(result.task, replace(options_of(result), bounds=bounds), data)(torch.from_numpy(result.x))
+    return load_measure(result.task, options_of(result), data, result.reading)(torch.from_numpy(result.x))

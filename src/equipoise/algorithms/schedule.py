@@ -3,6 +3,8 @@
 A schedule is a tuple; its length is the number of releases, its sum the number of local iterations.
 """
 
+import math
+
 import numpy as np
 
 from equipoise.errors import require
@@ -16,11 +18,12 @@ def periodic(iterations: int, local_steps: int) -> Schedule:
     require(iterations >= 1, f"iterations={iterations} is not >= 1")
     require(local_steps >= 1, f"local_steps={local_steps} is not >= 1")
     if iterations % local_steps:
-        divisors = [n for n in range(1, iterations + 1) if iterations % n == 0]
+        small = [n for n in range(1, math.isqrt(iterations) + 1) if iterations % n == 0]
+        divisors = [*small, *(iterations // n for n in small)]
         below = max((n for n in divisors if n < local_steps), default=None)
         above = min((n for n in divisors if n > local_steps), default=None)
-        nearest = " and ".join(str(n) for n in (below, above) if n is not None)
-        require(False, f"local_steps={local_steps} does not divide iterations={iterations}: the nearest divisors are {nearest}")
+        nearest = f"divisors are {below} and {above}" if below and above else f"divisor is {below or above}"
+        require(False, f"local_steps={local_steps} does not divide iterations={iterations}: the nearest {nearest}")
     return (local_steps,) * (iterations // local_steps)
 
 

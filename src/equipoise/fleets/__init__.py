@@ -2,6 +2,7 @@
 
 from equipoise.fleets.client import client_round
 from equipoise.fleets.fleet import Broadcast, Fleet, Release
+from equipoise.fleets.server import Round, server_rounds
 from equipoise.fleets.simulated import SimulatedFleet
 
-__all__ = ["Broadcast", "Fleet", "Release", "SimulatedFleet", "client_round"]
+__all__ = ["Broadcast", "Fleet", "Release", "Round", "SimulatedFleet", "client_round", "server_rounds"]

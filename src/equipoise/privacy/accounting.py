@@ -17,6 +17,7 @@ so rounding never spends more than the budget.
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -55,7 +56,7 @@ def _outermost(safe: float, unsafe: float, is_safe: Callable[[float], bool]) -> 
     """Bisect down to neighbouring floats; returns a point for which `is_safe` was seen to hold."""
     while True:
         middle = safe + (unsafe - safe) / 2
-        if middle in (safe, unsafe):
+        if middle in (safe, unsafe) or not math.isfinite(middle):
             return safe
         if is_safe(middle):
             safe = middle
@@ -63,6 +64,7 @@ def _outermost(safe: float, unsafe: float, is_safe: Callable[[float], bool]) -> 
             unsafe = middle
 
 
+@lru_cache(maxsize=1024)
 def gdp_mu(epsilon: float, delta: float) -> float:
     """The largest mu for which a mu-GDP mechanism is (epsilon, delta)-DP: the whole budget as one number."""
     check_budget(epsilon, delta)
@@ -116,10 +118,10 @@ def epsilon_spent(sigma: float, releases: int, sensitivity: float, delta: float)
 
     if mu == 0 or is_safe(0.0):
         return 0.0
-    enough = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))  # by zCDP, rho = mu^2/2 (Bun and Steinke 2016)
-    while not is_safe(enough):  # rounding alone: doubles at most once
+    enough = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))  # by zCDP, rho = mu^2/2 (Bun and Steinke 2016)
+    while enough < math.inf and not is_safe(enough):  # rounding alone: doubles at most once
         enough *= 2
-    return _outermost(enough, 0.0, is_safe)
+    return _outermost(enough, 0.0, is_safe) if enough < math.inf else math.inf
 
 
 def lemma1_sigma(epsilon: float, delta: float, expected_releases: float, clip_norm: float, v: float) -> float:
@@ -131,7 +133,7 @@ def lemma1_sigma(epsilon: float, delta: float, expected_releases: float, clip_no
     require(0 < v < math.inf, f"v={v} is not a positive number")
     if epsilon == math.inf:
         return 0.0
-    return math.sqrt(v * expected_releases * math.log(1 / delta)) * clip_norm / epsilon
+    return math.sqrt(v * expected_releases * -math.log(delta)) * clip_norm / epsilon
 
 
 def exact_v(epsilon: float, delta: float, sensitivity_over_clip: float) -> float:
@@ -139,7 +141,7 @@ def exact_v(epsilon: float, delta: float, sensitivity_over_clip: float) -> float
 
     Rounded up by 2^-40, more than what the formula of the lemma can lose to rounding.
     """
-    return (sensitivity_over_clip * epsilon / gdp_mu(epsilon, delta)) ** 2 / math.log(1 / delta) * (1 + 2.0**-40)
+    return (sensitivity_over_clip * epsilon / gdp_mu(epsilon, delta)) ** 2 / -math.log(delta) * (1 + 2.0**-40)
 
 
 def lemma1_v(reading: str, exact: float, dimension: int, batch: int, records: int) -> float:

@@ -34,7 +34,7 @@ class Guarantee:
 
     unit         `client`: everything one client holds.
     neighbours   `replace-one`: any client's data against any other data, as local DP requires (sensitivity 2C);
-                 `zero-out`: a client's data against an absent client that sends zero (sensitivity C).
+                 `zero-out`: a client's data against a client whose update is zero, noised like any other (sensitivity C).
     trust        `local`: the adversary sees every message, so each client adds the whole noise (the paper's model);
                  `secure-aggregation`: it sees only the sum of a round, so the clients share the noise.
     clients      N.

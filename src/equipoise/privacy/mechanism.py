@@ -1,5 +1,6 @@
 """Clip and the Gaussian release: what turns a private update into something that may leave (Alg. 1, l. 9-10)."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -23,12 +24,12 @@ class GaussianMechanism:
     client_sigma: float | Tensor
 
     def __post_init__(self) -> None:
-        noisy, unclipped = torch.as_tensor(self.client_sigma) > 0, torch.as_tensor(self.clip_norm).isinf()
+        noisy, unclipped = _double(self.client_sigma) > 0, _double(self.clip_norm).isinf()
         require(not bool((noisy & unclipped).any()), "clip_norm=inf with noise: unclipped updates have no sensitivity")
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
         sent = clip(zero_unless_finite(update), self.clip_norm)
-        if not torch.as_tensor(self.client_sigma).any():
+        if not _double(self.client_sigma).any():
             return sent
         normals = torch.tensor(noise.normals(round, tuple(update.shape)))
         return sent + (self.client_sigma * normals).to(sent.dtype)
@@ -42,11 +43,18 @@ def zero_unless_finite(update: Tensor) -> Tensor:
 def clip(update: Tensor, clip_norm: float | Tensor) -> Tensor:
     """min(1, C / |update|) update, along the last axis; a zero update stays zero.
 
-    The norm is taken in float64 of the update scaled to largest entry 1, so that it neither overflows nor vanishes. Half
-    precision is widened to float32, where rounding cannot push the result past C (1 + 2^-20).
+    The norm is taken in float64 of the update scaled to largest entry 1, so that it neither overflows nor vanishes. Rounding
+    must not push the result past C, which is what the noise is made for: so the threshold is C less what rounding can add, and
+    half precision is widened to float32.
     """
     wide = torch.promote_types(update.dtype, torch.float32)
+    threshold = clip_norm * (1 - torch.finfo(wide).eps * (8 + math.log2(update.shape[-1])))
     largest = update.abs().amax(-1, keepdim=True).double().clamp_min(_SMALLEST)
     scaled = update / largest
     length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True, dtype=torch.float64)
-    return torch.where(largest * length <= clip_norm, update, scaled * (clip_norm / length)).to(wide)
+    return torch.where(largest * length <= threshold, update, scaled * (threshold / length)).to(wide)
+
+
+def _double(value: float | Tensor) -> Tensor:
+    """A number or tensor in float64, whatever torch's default is: a tiny sigma must not become zero."""
+    return torch.as_tensor(value, dtype=torch.float64)

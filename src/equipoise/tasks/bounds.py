@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.errors import DataError
+from equipoise.errors import DataError, require
 
+LARGEST = 1e100  # a limit beyond is a slip
 TEMPLATE_HEAD = """\
 # Public knowledge about each column: from a code book, a norm, or common sense. Never read it off private data.
 # A number needs low and high; values outside are clipped to them. A category needs the list of its values.
@@ -57,6 +58,10 @@ class Column:
             index = np.where(unknown, self.categories.index(self.fill), index)
         return (index[:, None] == np.arange(self.width)).astype(np.float64), int(unknown.sum())
 
+    def readable(self, cells: list[str]) -> NDArray[np.bool_]:
+        """Which cells hold a number."""
+        return np.array([not math.isnan(_number(cell)) for cell in cells], dtype=bool).reshape(-1)
+
     def index(self, cells: list[str]) -> NDArray[np.int64]:
         """Which category each cell is; -1 for none of them."""
         where = {category: i for i, category in enumerate(self.categories)}
@@ -71,25 +76,34 @@ def _number(cell: str) -> float:
     return value
 
 
-def read_bounds(path: str) -> dict[str, Column]:
-    """The columns that a bounds file declares, in its order."""
+def read_text(path: str) -> str:
+    """The text of a bounds file."""
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return Path(path).read_text(encoding="utf-8")
     except OSError as error:
         raise DataError(f"bounds={path}: {error.strerror}; `equipoise data bounds --columns ...` writes a template") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"bounds={path} is not TOML: {error}") from None
-    return {name: _column(path, name, entry) for name, entry in document.items()}
+    except UnicodeDecodeError:
+        raise DataError(f"bounds={path} is not UTF-8 text") from None
 
 
-def _column(path: str, name: str, entry: Any) -> Column:
-    where = f"{path}, column {name}"
+def parse_bounds(text: str, where: str) -> dict[str, Column]:
+    """The columns that the text of a bounds file declares, in its order."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{where} is not TOML: {error}") from None
+    return {name: _column(f"{where}, column {name}", name, entry) for name, entry in document.items()}
+
+
+def _column(where: str, name: str, entry: Any) -> Column:
     if not isinstance(entry, dict) or set(entry) - {"low", "high", "categories", "fill"}:
         raise DataError(f"{where}: expected low and high, or categories, and perhaps fill")
     if ("categories" in entry) == ("low" in entry or "high" in entry):
         raise DataError(f"{where}: give either low and high, or categories")
     fill = None if "fill" not in entry else _text(entry["fill"])
     if "categories" in entry:
+        if not isinstance(entry["categories"], list):
+            raise DataError(f"{where}: categories={entry['categories']!r} is not a list of values")
         categories = tuple(_text(value) for value in entry["categories"])
         if len(categories) < 2 or len(set(categories)) < len(categories):
             raise DataError(f"{where}: categories={list(categories)} needs two or more different values")
@@ -97,7 +111,7 @@ def _column(path: str, name: str, entry: Any) -> Column:
             raise DataError(f"{where}: fill={fill!r} is not one of its categories")
         return Column(name, categories=categories, fill=fill)
     low, high = (_limit(entry.get(end)) for end in ("low", "high"))
-    if not -math.inf < low < high < math.inf:
+    if not (low < high and abs(low) < LARGEST and abs(high) < LARGEST):
         raise DataError(
             f"{where}: low={low} and high={high} are not two numbers with low < high: fill in what is publicly known"
         )
@@ -112,11 +126,21 @@ def _text(value: Any) -> str:
 
 
 def _limit(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    """A limit as a number; NaN where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return math.nan
+    return math.inf if abs(value) >= LARGEST else float(value)
 
 
 def bounds_template(columns: tuple[str, ...]) -> str:
     """A bounds file to fill in by hand."""
+    require(len(columns) >= 1, "columns is empty: name the columns, the label too (--columns age sex outcome)")
+    require(not any("," in name for name in columns), "columns: separate the names by blanks, not by commas")
+    require(len(set(columns)) == len(columns), f"columns={', '.join(columns)} repeats a name")
+    require(
+        all(name.isprintable() and name for name in columns),
+        "columns: a name is empty or holds characters that cannot be printed",
+    )
     return TEMPLATE_HEAD + "".join(TEMPLATE_COLUMN.format(name=_key(name)) for name in columns)
 
 

@@ -7,8 +7,8 @@ deviation of those public records, to two digits; no training record decides the
 
 import numpy as np
 
-from equipoise.tasks.linear import LOGISTIC, Table, deal, linear_task, one_hot, with_bias
-from equipoise.tasks.task import Options, Task
+from equipoise.tasks.linear import LOGISTIC, deal, linear_task, one_hot, with_bias
+from equipoise.tasks.task import Options, Table, Task
 
 CLIENTS = 20
 ITERATIONS = 64

@@ -1,16 +1,17 @@
 """Every task by name."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
 
 from equipoise.errors import InvalidValue, require
 from equipoise.tasks.breast_cancer import breast_cancer
 from equipoise.tasks.digits import digits, digits_mlp
-from equipoise.tasks.libsvm import libsvm
+from equipoise.tasks.libsvm import libsvm, libsvm_measure
 from equipoise.tasks.own import task_file
 from equipoise.tasks.quadratic import quadratic
-from equipoise.tasks.tables import tables, tables_measure
+from equipoise.tasks.tables import tables, tables_measure, tables_to_plan
 from equipoise.tasks.task import Measure, Options, Task
 
 TASKS: dict[str, Callable[[Options], Task]] = {
@@ -24,33 +25,58 @@ TASKS: dict[str, Callable[[Options], Task]] = {
 READ_FILES = {"csv", "libsvm"}
 
 
-def load_measure(name: str, options: Options, data: tuple[str, ...]) -> Measure:
-    """How to measure a model of the task: on the files `data`, or else on its public test records."""
+def load_measure(name: str, options: Options, data: tuple[str, ...], reading: dict[str, Any]) -> Measure:
+    """How to measure a model of the task: on the files `data`, or else on its public test records.
+
+    `reading` is what the run's result kept to read other files alike; private files are not opened again.
+    """
+    files = data or options.test
     if name == "csv":
-        return tables_measure(replace(options, data=data or options.test))
-    measure = load_task(name, replace(options, test=data or options.test)).measure
+        return tables_measure(files, **reading)
+    if name == "libsvm" and files:
+        return libsvm_measure(files, **reading)
+    require(not data, f"data with task={name}, which brings its own records: leave it out")
+    require(name in TASKS or name.endswith(".py"), f"task={name!r} was made in Python: measure its model there")
+    measure = load_task(name, options).measure
     if measure is None:
         raise InvalidValue(f"task={name} has no public test records")
     return measure
 
 
+def load_to_plan(name: str, options: Options) -> Task:
+    """The task as a planner may see it: of task csv no private file is opened, of the others the planner uses the pool only."""
+    return tables_to_plan(options) if name == "csv" else load_task(name, options)
+
+
 def load_task(name: str, options: Options) -> Task:
     """The task `name`: one of TASKS, or the path of a Python file that defines one."""
-    if name not in READ_FILES:
-        for option, value in (("data", options.data), ("test", options.test), ("bounds", options.bounds)):
-            require(
-                not value,
-                f"{option} with task={name}, which brings its own records: leave it out, or choose task csv or libsvm",
-            )
-    if name != "csv":
-        for option, value in (("label", options.label), ("bounds", options.bounds)):
-            require(not value, f"{option} with task={name}: only task csv reads columns; leave it out")
-    if name.endswith(".py"):
-        return task_file(name, options)
-    if name not in TASKS:
+    if name not in TASKS and not name.endswith(".py"):
         near = get_close_matches(name, TASKS, n=1)
         suggestion = f"; did you mean {near[0]}?" if near else ""
         raise InvalidValue(
             f"task={name!r} is unknown: the tasks are {', '.join(sorted(TASKS))}, or a Python file that defines one{suggestion}"
         )
+    _check_overlap(options)
+    if name not in READ_FILES:
+        for option in ("data", "test", "proxy"):
+            require(not getattr(options, option), f"{option} with task={name}, which brings its own records: leave it out")
+    if name != "csv":
+        for option in ("label", "bounds"):
+            require(not getattr(options, option), f"{option} with task={name}: only task csv reads columns; leave it out")
+    if name in ("quadratic", "digits-mlp") or name.endswith(".py"):
+        require(not options.public_records, f"public_records with task={name}: it has no records to plan on; leave it out")
+    if name.endswith(".py"):
+        return task_file(name, options)
     return TASKS[name](options)
+
+
+def _check_overlap(options: Options) -> None:
+    """A file that stands for two clients, or for private and for public records, would break what is promised."""
+    places: dict[Path, str] = {}
+    for role in ("data", "test", "proxy"):
+        for path in getattr(options, role):
+            before = places.get(Path(path).resolve())
+            require(
+                before is None, f"{path} is given twice, as {before} and as {role}: a file is one client's, or public, once"
+            )
+            places[Path(path).resolve()] = role

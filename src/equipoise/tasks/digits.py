@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from equipoise.tasks.linear import MULTINOMIAL, Table, deal, linear_task, one_hot, with_bias
+from equipoise.tasks.linear import MULTINOMIAL, deal, linear_task, one_hot, with_bias
 from equipoise.tasks.own import accuracy, own_task
 from equipoise.tasks.records import split_records
-from equipoise.tasks.task import Options, Task
+from equipoise.tasks.task import Options, Table, Task
 
 CLIENTS = 100
 ITERATIONS = 64
@@ -47,9 +47,9 @@ def _records() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_
 def digits(options: Options) -> Task:
     images, labels, public = _records()
     table = Table(with_bias(images, FEATURE_NORM), one_hot(labels, 10))
-    tables = deal(table.rows(~public), labels[~public], options, CLIENTS)
-    about = {"iterations": ITERATIONS, "public": PUBLIC}
-    return linear_task("digits", tables, table.rows(public), MULTINOMIAL, L2, FEATURE_NORM, options, **about)
+    dealt = deal(table.rows(~public), labels[~public], options, CLIENTS)
+    test = table.rows(public)
+    return linear_task("digits", dealt, test, MULTINOMIAL, L2, FEATURE_NORM, options, PUBLIC, iterations=ITERATIONS)
 
 
 def digits_mlp(options: Options) -> Task:
@@ -69,7 +69,7 @@ def digits_mlp(options: Options) -> Task:
         test=(inputs[public], targets[public]),
         learning_rate=LEARNING_RATE,
         iterations=ITERATIONS,
-        batch=options.batch,
+        batch=options.minibatch,
         seed=options.seed,
         name="digits-mlp",
         public=("the initial weights", *PUBLIC),

@@ -7,12 +7,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from equipoise.errors import UnsafeModel
+from equipoise.seeds import digest
 
 
 class FlatModel:
-    """`model(x, inputs)` runs the module with its parameters taken from the vector x [d].
+    """`model(x, inputs)` runs the module with its trainable parameters taken from the vector x [d].
 
-    The module must keep everything it learns in its parameters: a buffer would be neither clipped nor noised.
+    The module must keep everything it learns in its parameters: a buffer would be neither clipped nor noised, and a plain
+    attribute would carry it from one client to the next.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -25,17 +27,36 @@ class FlatModel:
         for name, _ in module.named_buffers():
             raise UnsafeModel(
                 f"buffer {name} is not a parameter, so what it learns would leave a client without clip and noise; "
-                "make it a parameter, or a plain attribute if it is constant"
+                "make it a parameter, or compute it where it is used if it is constant"
             )
+        trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        if not trainable:
+            raise UnsafeModel("the model has no parameter to train")
+        kinds = {parameter.dtype for parameter in trainable.values()}
+        if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
+            said = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+            raise UnsafeModel(f"the parameters are {said}: clip and noise need float32 or float64 throughout")
         self._module = module
-        self.shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-        self.dimension = sum(parameter.numel() for parameter in module.parameters())
+        self._trainable = trainable
+        self.shapes = {name: tuple(parameter.shape) for name, parameter in trainable.items()}
+        self.dimension = sum(parameter.numel() for parameter in trainable.values())
 
     def initial(self) -> Tensor:
         """The module's present parameters as one vector."""
-        return torch.cat([parameter.detach().reshape(-1) for parameter in self._module.parameters()])
+        return torch.cat([parameter.detach().reshape(-1) for parameter in self._trainable.values()])
 
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs for use, with dropout and the like switched off."""
+        return self._run(x, inputs, training=False)
+
+    def training(self, x: Tensor, inputs: Tensor, *draw: int) -> Tensor:
+        """Outputs for training; what is random in the module (dropout) depends only on the integers `draw`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int.from_bytes(digest(7, *draw)))
+            return self._run(x, inputs, training=True)
+
+    def _run(self, x: Tensor, inputs: Tensor, training: bool) -> Tensor:
+        self._module.train(training)
         outputs: Tensor = functional_call(self._module, named_tensors(x, self.shapes), (inputs,))
         return outputs
 

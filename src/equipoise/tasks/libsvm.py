@@ -5,6 +5,7 @@ Every record is scaled to norm 1 by itself. The file's number of features and it
 
 import bz2
 import gzip
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,48 +14,73 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError, require
-from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, Table, deal, linear_task, one_hot
-from equipoise.tasks.task import Options, Task
+from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, Link, deal, joined, linear_measure, linear_task, one_hot
+from equipoise.tasks.task import Measure, Options, Table, Task
 
 CLIENTS = 100
 ITERATIONS = 64
 L2 = 0.001
 FEATURE_NORM = 1.0
+MOST_CLASSES = 1000
 MOST_CELLS = 500_000_000  # of the dense table, 4 GB
 PUBLIC_SHARE = 5  # without a test file, every fifth record is declared public and is the test set
 
 
 def libsvm(options: Options) -> Task:
     require(len(options.data) == 1, "task=libsvm needs data: give one file (--data FILE), which is split among the clients")
-    parts = _read([*options.data, *options.test])
+    parts = _read([*options.data, *options.test, *options.proxy])
     features, labels = parts[0]
-    classes = np.unique(np.concatenate([labels for _, labels in parts]))
+    classes = np.unique(labels)
     require(len(classes) >= 2, f"{options.data[0]} has one label, {classes[0]:g}: there is nothing to learn")
-    private, *tests = (Table(rows, one_hot(np.searchsorted(classes, y), len(classes))) for rows, y in parts)
+    require(len(classes) <= MOST_CLASSES, f"{options.data[0]} has {len(classes)} labels: task libsvm is for classification")
+    private, *others = (
+        _table(path, rows, y, classes)
+        for path, (rows, y) in zip([*options.data, *options.test, *options.proxy], parts, strict=True)
+    )
+    tests, proxies = others[: len(options.test)], others[len(options.test) :]
     public = np.zeros(len(labels), dtype=bool)
-    if tests:
-        test = Table(*(np.concatenate(arrays) for arrays in zip(*tests, strict=True)))
-    else:
-        public[::PUBLIC_SHARE] = True
-        test = private.rows(public)
+    public[::PUBLIC_SHARE] = not tests
+    tables, pool = deal(private.rows(~public), np.searchsorted(classes, labels[~public]), options, CLIENTS)
     return linear_task(
         "libsvm",
-        deal(private.rows(~public), np.searchsorted(classes, labels[~public]), options, CLIENTS),
-        test,
-        LOGISTIC if len(classes) == 2 else MULTINOMIAL,
+        (tables, joined(proxies) or pool),
+        joined(tests) or private.rows(public),
+        _link(classes),
         L2,
         FEATURE_NORM,
         options,
-        iterations=ITERATIONS,
         public=(
+            "that the file is well formed, and its number of records",
             f"the number of features of the file, {features.shape[1] - 1}",
             f"its labels, {', '.join(f'{label:g}' for label in classes)}",
             "the test records" if options.test else "every fifth record, which is the test set",
         ),
+        iterations=ITERATIONS,
+        reading={"labels": classes.tolist(), "features": features.shape[1] - 1},
     )
 
 
-def _read(paths: list[str]) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def libsvm_measure(files: tuple[str, ...], labels: list[float], features: int) -> Measure:
+    """Error and loss on the records of `files`, for a model of so many features and these labels."""
+    classes = np.array(labels)
+    tables = [_table(path, rows, y, classes) for path, (rows, y) in zip(files, _read(list(files), features), strict=True)]
+    table = joined(tables)
+    assert table is not None
+    return linear_measure(table, _link(classes))
+
+
+def _link(classes: NDArray[np.float64]) -> Link:
+    return LOGISTIC if len(classes) == 2 else MULTINOMIAL
+
+
+def _table(path: str, rows: NDArray[np.float64], labels: NDArray[np.float64], classes: NDArray[np.float64]) -> Table:
+    unknown = np.setdiff1d(labels, classes)
+    if len(unknown):
+        raise DataError(f"{path} has a label that the training file lacks: {unknown[0]:g}")
+    return Table(rows, one_hot(np.searchsorted(classes, labels), len(classes)))
+
+
+def _read(paths: list[str], features: int | None = None) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """For each file its records, scaled to norm 1 and with the bias feature 1, and its labels."""
     from sklearn.datasets import load_svmlight_files  # a second to import
 
@@ -62,26 +88,27 @@ def _read(paths: list[str]) -> list[tuple[NDArray[np.float64], NDArray[np.float6
         if not Path(path).is_file():
             raise DataError(f"data={path}: there is no such file")
     try:
-        loaded = load_svmlight_files(paths)
-    except (ValueError, OSError, EOFError, OverflowError) as error:
-        raise DataError(_first_bad_line(paths) or f"{paths[0]} is not LIBSVM text: {error}") from None
+        loaded = load_svmlight_files(paths, n_features=features)
+    except (ValueError, OSError, EOFError, OverflowError, zlib.error) as error:
+        raise DataError(_first_bad_line(paths) or f"{paths[0]} does not fit: {error}") from None
     tables: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     for rows, labels in zip(loaded[::2], loaded[1::2], strict=True):
+        path = paths[len(tables)]
         if not len(labels):
-            raise DataError(f"{paths[len(tables)]} has no records")
+            raise DataError(f"{path} has no records")
         if rows.shape[0] * rows.shape[1] > MOST_CELLS:
-            raise DataError(f"{paths[len(tables)]}: {rows.shape[0]} records of {rows.shape[1]} features do not fit in memory")
+            raise DataError(f"{path}: {rows.shape[0]} records of {rows.shape[1]} features do not fit in memory")
         dense = rows.toarray()
         if not (np.isfinite(dense).all() and np.isfinite(labels).all()):
-            raise DataError(f"{paths[len(tables)]} has a value that is not finite")
-        norms = np.linalg.norm(dense, axis=1, keepdims=True)
-        scaled = dense / np.maximum(norms, 1e-300)
+            raise DataError(f"{path} has a value that is not finite")
+        scaled = dense / np.maximum(np.abs(dense).max(1, keepdims=True, initial=0), 1e-300)
+        scaled /= np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-300)
         tables.append((np.hstack([scaled, np.ones((len(labels), 1))]), labels))
     return tables
 
 
 def _first_bad_line(paths: list[str]) -> str | None:
-    """Where the first line is that is not LIBSVM text, and what is wrong there."""
+    """Where the first line is that is not LIBSVM text, and what is wrong there; what it says is left unsaid."""
     openers: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open}
     for path in paths:
         try:
@@ -89,7 +116,7 @@ def _first_bad_line(paths: list[str]) -> str | None:
                 for number, line in enumerate(file, start=1):
                     if fault := _fault(line.partition("#")[0].split()):
                         return f"{path}, line {number}: {fault}"
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             return f"{path} cannot be read to its end: {error}"
     return None
 
@@ -97,14 +124,14 @@ def _first_bad_line(paths: list[str]) -> str | None:
 def _fault(words: list[str]) -> str | None:
     """What is wrong with a line: it is `label index:value index:value ...` with rising indices."""
     if words and not _is_number(words[0]):
-        return f"{words[0]!r} is not a label"
+        return "it does not begin with a label, a number"
     previous = -1
-    for word in words[1:]:
+    for place, word in enumerate(words[1:], start=2):
         index, _, value = word.partition(":")
-        if not index.isdigit() or not _is_number(value):
-            return f"{word!r} is not index:value"
+        if not (index.isascii() and index.isdecimal()) or not _is_number(value):
+            return f"its word {place} is not index:value"
         if int(index) <= previous:
-            return f"{word!r}: indices must rise"
+            return f"its word {place}: indices must rise"
         previous = int(index)
     return None
 

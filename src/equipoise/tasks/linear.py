@@ -10,15 +10,17 @@ is l2-strongly convex and (link.curvature B^2 + l2)-smooth.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from equipoise.errors import DataError
+from equipoise.seeds import stream
 from equipoise.tasks.records import Minibatches, split_records
-from equipoise.tasks.task import Measure, Measured, Options, Task
+from equipoise.tasks.task import Measure, Measured, Options, Table, Task
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Link:
 
     residual     the derivative of a record's loss by its outputs
     loss         each record's loss, [..., n]
+    bend         its second derivative by the outputs, [..., n, outputs, outputs]
     error        of all records together, their weights [n] summing to one
     constant     the error of the best constant answer to the targets
     error_name   what the error is, in words
@@ -35,15 +38,21 @@ class Link:
 
     residual: Callable[[Tensor, Tensor], Tensor]
     loss: Callable[[Tensor, Tensor], Tensor]
+    bend: Callable[[Tensor], Tensor]
     error: Callable[[Tensor, Tensor, Tensor], Tensor]
     constant: Callable[[NDArray[np.float64]], float]
     error_name: str
     curvature: float
 
 
+def _multinomial_bend(shares: Tensor) -> Tensor:
+    return torch.diag_embed(shares) - shares.unsqueeze(-1) * shares.unsqueeze(-2)
+
+
 LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
     residual=lambda outputs, targets: torch.sigmoid(outputs) - targets,
     loss=lambda outputs, targets: nn.functional.softplus((1 - 2 * targets) * outputs).sum(-1),
+    bend=lambda outputs: (torch.sigmoid(outputs) * torch.sigmoid(-outputs)).unsqueeze(-1),
     error=lambda outputs, targets, weights: (((outputs >= 0) != (targets > 0)).squeeze(-1) * weights).sum(-1),
     constant=lambda targets: min(targets.mean(), 1 - targets.mean()),
     error_name="share of wrong predictions",
@@ -52,6 +61,7 @@ LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
 MULTINOMIAL = Link(  # an output for each class; targets one-hot
     residual=lambda outputs, targets: torch.softmax(outputs, -1) - targets,
     loss=lambda outputs, targets: -(torch.log_softmax(outputs, -1) * targets).sum(-1),
+    bend=lambda outputs: _multinomial_bend(torch.softmax(outputs, -1)),
     error=lambda outputs, targets, weights: ((outputs.argmax(-1) != targets.argmax(-1)) * weights).sum(-1),
     constant=lambda targets: 1 - targets.mean(0).max(),
     error_name="share of wrong predictions",
@@ -64,22 +74,12 @@ def least_squares(unit: float) -> Link:
     return Link(
         residual=lambda outputs, targets: outputs - targets,
         loss=lambda outputs, targets: (outputs - targets).square().sum(-1) / 2,
+        bend=lambda outputs: torch.ones_like(outputs).unsqueeze(-1),
         error=lambda outputs, targets, weights: unit * ((outputs - targets).square().squeeze(-1) * weights).sum(-1).sqrt(),
         constant=lambda targets: unit * targets.std(),
         error_name="root mean squared error",
         curvature=1.0,
     )
-
-
-class Table(NamedTuple):
-    """Records as a model sees them: features [n, features] (the last is 1) and targets [n, outputs]."""
-
-    features: NDArray[np.float64]
-    targets: NDArray[np.float64]
-
-    def rows(self, index: NDArray[Any]) -> "Table":
-        """The records at these indices, or where a mask is true."""
-        return Table(self.features[index], self.targets[index])
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,19 @@ class LinearClients:
         residual = self.link.residual(outputs, targets) * weights[..., None]
         return self.l2 * x + torch.einsum("...nk,...nf->...kf", residual, features).flatten(-2)
 
+    def loss(self, x: Tensor) -> Tensor:
+        """f(x), the mean over the clients of their regularised losses, of a model [..., d]."""
+        outputs = torch.einsum("cnf,...kf->...cnk", self.features, self._matrix(x))
+        records = self.link.loss(outputs, self.targets) * self.weights
+        return records.sum((-1, -2)) / len(self.sizes) + self.l2 / 2 * x.square().sum(-1)
+
+    def hessians(self, x: Tensor) -> Tensor:
+        """The Hessian of every client's loss at the model x [d]: [clients, d, d]."""
+        outputs = torch.einsum("cnf,kf->cnk", self.features, self._matrix(x))
+        weighted = self.link.bend(outputs) * self.weights[..., None, None]
+        blocks = torch.einsum("cnkl,cnf,cng->ckflg", weighted, self.features, self.features)
+        return blocks.reshape(len(self.sizes), x.shape[-1], x.shape[-1]) + self.l2 * torch.eye(x.shape[-1], dtype=x.dtype)
+
     def error(self, x: Tensor) -> Tensor:
         """The error over the records of all clients together."""
         outputs = torch.einsum("nf,...kf->...nk", self.features.flatten(0, 1), self._matrix(x))
@@ -128,15 +141,23 @@ class LinearClients:
         return _matrix(x, self.targets, self.features)
 
 
+def joined(tables: list[Table]) -> Table | None:
+    """All records of these tables in one; None without tables."""
+    return Table(*(np.concatenate(arrays) for arrays in zip(*tables, strict=True))) if tables else None
+
+
 def _matrix(x: Tensor, targets: Tensor, features: Tensor) -> Tensor:
     """W [..., outputs, features] of the flat x [..., d]."""
     return x.reshape(*x.shape[:-1], targets.shape[-1], features.shape[-1])
 
 
-def deal(table: Table, labels: NDArray[np.int64], options: Options, clients: int) -> list[Table]:
-    """Split a table among clients, `clients` of them if the user does not say."""
+def deal(table: Table, labels: NDArray[np.int64], options: Options, clients: int) -> tuple[list[Table], Table | None]:
+    """Split a table among clients (`clients` of them if the user does not say), less a pool of records declared public."""
     number = clients if options.clients is None else options.clients
-    return [table.rows(part) for part in split_records(labels, number, options.split, options.seed)]
+    order = stream(options.seed, "public records").permutation(len(labels))
+    pool, rest = order[: options.public_records], np.sort(order[options.public_records :])
+    parts = split_records(labels[rest], number, options.split, options.seed)
+    return [table.rows(rest[part]) for part in parts], table.rows(pool) if options.public_records else None
 
 
 def linear_clients(tables: list[Table], link: Link, l2: float, batch: int | None, seed: int) -> LinearClients:
@@ -157,6 +178,8 @@ def _padded(rows: NDArray[np.float64], length: int) -> Tensor:
 
 def linear_measure(table: Table, link: Link) -> Measure:
     """Error and loss (without the regulariser) on the records of a table, of models [..., d]."""
+    if not len(table.features):
+        raise DataError("the test records are empty, or none has a declared label")
     features, targets = torch.from_numpy(table.features), torch.from_numpy(table.targets)
     weights = torch.full((len(features),), 1 / len(features), dtype=torch.float64)
 
@@ -181,26 +204,30 @@ def one_hot(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
 
 def linear_task(
     name: str,
-    tables: list[Table],
+    dealt: tuple[list[Table], Table | None],
     test: Table | None,
     link: Link,
     l2: float,
     feature_norm: float,
     options: Options,
+    public: tuple[str, ...],
     **about: Any,
 ) -> Task:
-    """A task on these clients; its constants follow from the public bound on features alone."""
+    """A task on these clients and this public pool; its constants follow from the public bound on features alone."""
     L = link.curvature * (feature_norm**2 + 1) + l2
+    tables, pool = dealt
     features, outputs = tables[0].features.shape[1], tables[0].targets.shape[1]
     return Task(
         name=name,
         x0=torch.zeros(outputs * features, dtype=torch.float64),
         shapes={"weight": (outputs, features)},
-        clients=linear_clients(tables, link, l2, options.batch, options.seed),
+        clients=linear_clients(tables, link, l2, options.minibatch, options.seed),
         measure=linear_measure(test, link) if test else None,
         error_name=link.error_name,
-        constant_error=float(link.constant(test.targets)) if test else None,
-        batch=options.batch,
+        constant_error=float(link.constant(test.targets)) if test and len(test.targets) else None,
+        pool=pool,
+        public=(*public, *([f"{len(pool.features)} records for planning"] if pool else [])),
+        batch=options.minibatch,
         learning_rate=1 / L,
         mu=l2,
         L=L,

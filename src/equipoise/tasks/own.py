@@ -1,8 +1,12 @@
 """A user's own torch model and data: an nn.Module, one data set per client, a loss and a metric."""
 
+import logging
 import runpy
+import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -10,16 +14,20 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import DataError, EquipoiseError, InvalidValue, require
+from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.records import Minibatches
 from equipoise.tasks.task import Measured, Options, Task
+
+log = logging.getLogger("equipoise.client")
 
 Records = tuple[Tensor, Tensor]
 """Inputs and targets of all records of a data set, stacked."""
 
 LEARNING_RATE = 0.01
 ITERATIONS = 100
+GIVEN = ("model", "clients", "loss", "metric")
+MAY_BE_GIVEN = ("test", "learning_rate", "iterations", "batch", "error_name")
 
 
 @dataclass(frozen=True)
@@ -30,21 +38,23 @@ class ModelClients:
     loss: Callable[[Tensor, Tensor], Tensor]
     metric: Callable[[Tensor, Tensor], Any]
     data: tuple[Records, ...]
+    seed: int = 0
     minibatches: Minibatches | None = None
-    single: bool = False
+    single: int | None = None  # which client this is, if it is alone
 
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(len(inputs) for inputs, _ in self.data)
 
     def gradient(self, x: Tensor, t: int) -> Tensor:
-        if x.dim() > (1 if self.single else 2):  # stacked runs
+        if x.dim() > (2 if self.single is None else 1):  # stacked runs
             return torch.stack([self.gradient(run, t) for run in x])
-        if self.single:
+        if self.single is not None:
             return self._gradient(0, x, t)
         return torch.stack([self._gradient(i, x_i, t) for i, x_i in enumerate(x)])
 
     def _gradient(self, i: int, x: Tensor, t: int) -> Tensor:
+        """A client whose records make the model or the loss fail gets NaN: it will release zero and noise, and nobody hears."""
         inputs, targets = self.data[i]
         if len(inputs) == 0:
             return torch.zeros_like(x)
@@ -52,7 +62,14 @@ class ModelClients:
             chosen = torch.from_numpy(self.minibatches.of(i, t))
             inputs, targets = inputs[chosen], targets[chosen]
         x = x.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(self.loss(self.model(x, inputs), targets), x)
+        client = i if self.single is None else self.single
+        try:
+            with warnings.catch_warnings(record=True):
+                loss = self.loss(self.model.training(x, inputs, self.seed, client, t), targets)
+                (gradient,) = torch.autograd.grad(loss, x)
+        except Exception as error:  # whatever a user's code raises
+            log.warning("client %d, local step %d: %s: %s", client, t, type(error).__name__, error)
+            return torch.full_like(x, torch.nan)
         return gradient
 
     def error(self, x: Tensor) -> Tensor:
@@ -61,7 +78,8 @@ class ModelClients:
 
     def alone(self, client: int) -> Self:
         batches = self.minibatches and self.minibatches.alone(client)
-        return type(self)(self.model, self.loss, self.metric, self.data[client : client + 1], batches, single=True)
+        data = self.data[client : client + 1]
+        return type(self)(self.model, self.loss, self.metric, data, self.seed, batches, single=client)
 
 
 def own_task(
@@ -76,28 +94,37 @@ def own_task(
     batch: int | None = None,
     seed: int = 0,
     name: str = "own",
-    public: tuple[str, ...] = ("the initial weights of the model", "the test set"),
+    error_name: str = "1 - metric",
+    public: tuple[str, ...] = (
+        "the initial weights of the model, and how inputs were prepared",
+        "the shapes and types of inputs and targets",
+        "the test set",
+    ),
     sizes_public: bool = False,
 ) -> Task:
     """A task from a torch model and one data set per client.
 
     clients, test   torch data sets, or pairs (inputs, targets) of tensors; `test` is public
     loss            loss(outputs, targets): a mean over examples
-    metric          metric(outputs, targets): larger is better, at most 1; the test error is 1 - metric, as in the paper
+    metric          metric(outputs, targets): larger is better; the test error is 1 - metric, as in the paper
     """
+    require(isinstance(model, nn.Module), f"model={type(model).__name__} is not a torch nn.Module")
     flat = FlatModel(model)
-    require(len(clients) >= 1, "clients is empty: give one data set per client")
+    require(isinstance(clients, Sequence) and len(clients) >= 1, "clients is not a list with one data set per client")
     data = tuple(_stacked(client, f"client {i}") for i, client in enumerate(clients))
-    _check_mean(flat, loss, data)
-    minibatches = Minibatches(seed, batch, tuple(len(inputs) for inputs, _ in data)) if batch else None
+    kinds = {(inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype) for inputs, targets in data if len(inputs)}
+    require(len(kinds) == 1, "the clients' examples differ in shape or type, or there are none: they must be alike")
+    _check_examples(flat, loss, *kinds.pop())
     records = None if test is None else _stacked(test, "the test set")
+    if records:
+        _check_metric(flat, loss, metric, records)
     return Task(
         name=name,
         x0=flat.initial(),
         shapes=flat.shapes,
-        clients=ModelClients(flat, loss, metric, data, minibatches),
+        clients=ModelClients(flat, loss, metric, data, seed, Minibatches(seed, batch, _sizes(data)) if batch else None),
         measure=None if records is None else lambda x: _measure(flat, loss, metric, records, x),
-        error_name="1 - metric",
+        error_name=error_name,
         constant_error=None if records is None else _constant_error(flat, metric, records),
         learning_rate=learning_rate,
         iterations=iterations,
@@ -107,21 +134,13 @@ def own_task(
     )
 
 
-def _constant_error(model: FlatModel, metric: Any, records: Records) -> float | None:
-    """The error of the best constant class on the public records; None where targets are not classes."""
-    inputs, targets = records
-    with torch.no_grad():
-        outputs = model(model.initial(), inputs[:1])
-    if targets.is_floating_point() or targets.dim() != 1 or outputs.dim() != 2 or int(targets.max()) >= outputs.shape[1]:
-        return None
-    answer = torch.zeros(len(targets), outputs.shape[1])
-    answer[:, torch.bincount(targets).argmax()] = 1
-    return 1 - float(metric(answer, targets))
-
-
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
     """The share of examples whose largest output is their label: a metric for classification."""
     return float((outputs.argmax(-1) == labels).double().mean())
+
+
+def _sizes(data: tuple[Records, ...]) -> tuple[int, ...]:
+    return tuple(len(inputs) for inputs, _ in data)
 
 
 def _measure(model: FlatModel, loss: Any, metric: Any, records: Records, x: Tensor) -> Measured:
@@ -134,6 +153,20 @@ def _measure(model: FlatModel, loss: Any, metric: Any, records: Records, x: Tens
         return Measured(torch.as_tensor(1 - float(metric(outputs, targets))), torch.as_tensor(float(loss(outputs, targets))))
 
 
+def _constant_error(model: FlatModel, metric: Any, records: Records) -> float | None:
+    """The error of the best constant class on the public records; None where targets are not classes."""
+    inputs, targets = records
+    with torch.no_grad():
+        outputs = model(model.initial(), inputs[:1])
+    if targets.is_floating_point() or targets.dim() != 1 or outputs.dim() != 2:
+        return None
+    if not 0 <= int(targets.min()) <= int(targets.max()) < outputs.shape[1]:
+        return None
+    answer = torch.zeros(len(targets), outputs.shape[1])
+    answer[:, torch.bincount(targets).argmax()] = 1
+    return 1 - float(metric(answer, targets))
+
+
 def _stacked(data: Any, whose: str) -> Records:
     """All records of a data set as two tensors."""
     try:
@@ -144,51 +177,79 @@ def _stacked(data: Any, whose: str) -> Records:
                 torch.stack([torch.as_tensor(part) for part in parts])
                 for parts in zip(*(data[j] for j in range(len(data))), strict=True)
             )
-    except (TypeError, ValueError, RuntimeError, IndexError) as error:
-        raise DataError(f"{whose} is neither a data set of (input, target) examples nor a pair of tensors: {error}") from None
-    if len(inputs) != len(targets):
-        raise DataError(f"{whose} has {len(inputs)} inputs and {len(targets)} targets")
+    except (TypeError, ValueError, RuntimeError, IndexError):
+        raise DataError(f"{whose} is neither a data set of (input, target) examples nor a pair of tensors") from None
+    require(len(inputs) == len(targets), f"{whose} does not have as many inputs as targets")
     return inputs, targets
 
 
-def _check_mean(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], data: tuple[Records, ...]) -> None:
-    """Refuse a loss that is not a mean over examples, on made-up examples: no private value decides."""
-    inputs, targets = next(records for records in data if len(records[0]))
+def _check_examples(
+    model: FlatModel,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    input_shape: torch.Size,
+    input_type: torch.dtype,
+    target_shape: torch.Size,
+    target_type: torch.dtype,
+) -> None:
+    """Refuse a model or loss that remembers, and a loss that is not a mean, on made-up examples: no private value decides."""
     generator = torch.Generator().manual_seed(0)
-    made_up = torch.randn((4, *inputs.shape[1:]), generator=generator).to(inputs.dtype)
-    labels = torch.zeros((4, *targets.shape[1:]), dtype=targets.dtype)
+    inputs = torch.randn((4, *input_shape), generator=generator).abs().to(input_type)
+    targets = (torch.arange(4) % 2).reshape(4, *(1 for _ in target_shape)).expand(4, *target_shape).to(target_type)
+    x = model.initial()
     try:
-        outputs = model(model.initial(), made_up).detach()
-        whole, parts = loss(outputs, labels), [loss(outputs[j : j + 1], labels[j : j + 1]) for j in range(4)]
-    except Exception as error:  # whatever a user's model raises
-        raise InvalidValue(f"the model and loss fail on examples shaped like the clients': {error}") from None
+        with torch.no_grad(), warnings.catch_warnings(record=True) as said:
+            outputs, before = model(x, inputs), loss(model.training(x, inputs, 0), targets)
+            model.training(x, inputs.flip(0) + inputs, 1)
+            loss(model.training(x, inputs.flip(0) + inputs, 1), targets)
+            after = loss(model.training(x, inputs, 0), targets)
+            whole, parts = loss(outputs, targets), [loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(4)]
+    except Exception as error:  # whatever a user's code raises
+        raise InvalidValue(f"the model and loss fail on examples shaped like the clients': {_first_line(error)}") from None
+    require(not said, f"the model and loss warn on examples shaped like the clients': {said[0].message if said else ''}")
+    require(before.dim() == 0, "the loss must be a mean over examples (reduction='mean'): it is not one number")
+    if not torch.equal(before, after):
+        raise UnsafeModel("the model or the loss remembers earlier inputs: that would carry data from one client to the next")
+    mean = torch.stack(parts).mean()
     require(
-        whole.dim() == 0 and bool(torch.isclose(whole, torch.stack(parts).mean(), rtol=1e-3, atol=1e-6)),
-        f"the loss of 4 examples is {whole.tolist()}, the mean of their single losses {torch.stack(parts).mean().item():.6g}: "
-        "the loss must be a mean over examples (reduction='mean')",
+        bool(torch.isclose(whole, mean, rtol=1e-3, atol=1e-6)),
+        f"the loss of 4 examples is {whole.item():.6g}, the mean of their single losses {mean.item():.6g}: "
+        "the loss must be a mean over examples (reduction='mean', no class weights)",
     )
+
+
+def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) -> None:
+    """The public test set must work with the model, the loss and the metric."""
+    if not len(records[0]):
+        raise DataError("the test set is empty")
+    try:
+        _measure(model, loss, metric, records, model.initial())
+    except Exception as error:  # whatever a user's code raises
+        raise InvalidValue(f"model, loss and metric fail on the test set: {_first_line(error)}") from None
 
 
 def task_file(path: str, options: Options) -> Task:
     """The task that a Python file defines by the names model, clients, loss, metric, and perhaps test, learning_rate,
-    iterations, batch. The file runs with torch seeded by the public seed, so that initial weights repeat."""
+    iterations, batch, error_name. It runs with torch seeded by the public seed, so that initial weights repeat."""
     require(Path(path).is_file(), f"task={path!r}: there is no such file")
-    with torch.random.fork_rng():
+    require(options.split == "random", f"split={options.split!r}: {path} says itself which client holds what; leave it out")
+    require(options.clients is None, f"clients={options.clients}: {path} says itself how many clients there are; leave it out")
+    with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
         torch.manual_seed(options.seed)
+        sys.path.insert(0, str(Path(path).resolve().parent))
         try:
             given = runpy.run_path(path)
-        except EquipoiseError:
+        except (EquipoiseError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise DataError(f"{path}, line {_line(error, path)}: {type(error).__name__}: {error}") from None
-    missing = [name for name in ("model", "clients", "loss", "metric") if name not in given]
+            raise DataError(f"{path}, line {_line(error, path)}: {type(error).__name__}: {_first_line(error)}") from None
+        finally:
+            sys.path.pop(0)
+    missing = [name for name in GIVEN if name not in given]
     require(not missing, f"{path} defines no {' and no '.join(missing)}: a task file gives model, clients, loss and metric")
-    require(options.split == "random", f"split={options.split!r}: {path} says itself which client holds what; leave it out")
-    extra = {name: given[name] for name in ("test", "learning_rate", "iterations", "batch") if name in given}
+    chosen = {name: given[name] for name in (*GIVEN, *MAY_BE_GIVEN) if name in given}
     if options.batch is not None:
-        extra["batch"] = options.batch
-    own = {name: given[name] for name in ("model", "clients", "loss", "metric")}
-    return own_task(**own, **extra, seed=options.seed, name=path)
+        chosen["batch"] = options.minibatch
+    return own_task(**chosen, seed=options.seed, name=path)
 
 
 def _line(error: BaseException, path: str) -> str:
@@ -196,3 +257,7 @@ def _line(error: BaseException, path: str) -> str:
         return str(error.lineno)
     lines = [str(frame.lineno) for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return lines[-1] if lines else "?"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0][:200]

@@ -37,6 +37,14 @@ class QuadraticClients:
     def gradient(self, x: Tensor, t: int) -> Tensor:
         return torch.einsum("...ij,...j->...i", self.A, x - self.b)
 
+    def loss(self, x: Tensor) -> Tensor:
+        """f(x) less a constant: the mean over the clients."""
+        return self.excess(x)
+
+    def hessians(self, x: Tensor) -> Tensor:
+        """The Hessian of every client's loss, [clients, d, d]."""
+        return self.A
+
     def excess(self, x: Tensor) -> Tensor:
         """f(x) - f(x*) of a model [..., d], f the mean over the clients."""
         gap = x - self.minimiser

@@ -1,4 +1,4 @@
-"""Which record belongs to which client, and which to which minibatch: by public seeds, never by looking at values."""
+"""Which record belongs to which client, and which to which minibatch: by public seeds (and labels, to skew a split)."""
 
 import math
 from functools import lru_cache
@@ -72,7 +72,7 @@ class Minibatches:
 
     def at(self, t: int) -> tuple[Tensor, Tensor]:
         """The indices of the records in minibatch t and their weights, both [clients, batch]; unused places weigh nothing."""
-        index, weights = torch.zeros(2, len(self._sizes), self._batch, dtype=torch.float64)
+        index, weights = torch.zeros(2, len(self._sizes), min(self._batch, max(*self._sizes, 1)), dtype=torch.float64)
         for i in range(len(self._sizes)):
             chosen = self.of(i, t)
             index[i, : len(chosen)] = torch.from_numpy(chosen)

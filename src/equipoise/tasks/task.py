@@ -1,9 +1,11 @@
 """What a task is: private records held by clients, a loss, a public measure of the result, and public constants."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol, Self
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -28,6 +30,17 @@ class Clients(Protocol):
         ...
 
 
+class Table(NamedTuple):
+    """Records as a model sees them: features [n, features] (the last is 1) and targets [n, outputs]."""
+
+    features: NDArray[np.float64]
+    targets: NDArray[np.float64]
+
+    def rows(self, index: NDArray[Any]) -> "Table":
+        """The records at these indices, or where a mask is true."""
+        return Table(self.features[index], self.targets[index])
+
+
 class Measured(NamedTuple):
     """The error (the paper's 1 - metric) and the mean loss of a model, or of models [...]."""
 
@@ -45,16 +58,25 @@ class Options:
     data, test   files with private records and with public test records, for tasks that read files
     label        the column to predict
     bounds       the file with public knowledge about columns
+    proxy        files with public records like the private ones, to plan on
+    public_records   how many of the task's own records are declared public, to plan on; they are not trained on
     """
 
     clients: int | None = None
     split: str = "random"
-    batch: int | None = None
+    batch: int | Literal["full"] | None = None
     seed: int = 0
     data: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
     label: str | None = None
     bounds: str | None = None
+    proxy: tuple[str, ...] = ()
+    public_records: int = 0
+
+    @property
+    def minibatch(self) -> int | None:
+        """Records in a minibatch; None for all."""
+        return None if self.batch == "full" else self.batch
 
 
 @dataclass(frozen=True)
@@ -66,6 +88,7 @@ class Task:
     clients         the private part
     measure         error and loss on records declared public, outside every guarantee; None if there are none
     error_name      what the error is, in words
+    pool            public records like the private ones, to plan on
     constant_error  the error of the best constant answer on the public records, where it is known
     learning_rate   the step size where L is unknown
     iterations      local steps in total, if the user does not say
@@ -73,6 +96,7 @@ class Task:
     batch           records in a minibatch; None for all
     mu, L           strong convexity and smoothness of every client's loss where they are known without looking at data
     sizes_public    whether the numbers of records may decide anything
+    reading         what is needed to read other files like those of the task
     """
 
     name: str
@@ -85,10 +109,12 @@ class Task:
     iterations: int
     public: tuple[str, ...]
     constant_error: float | None = None
+    pool: Table | None = None
     batch: int | None = None
     mu: float | None = None
     L: float | None = None
     sizes_public: bool = True
+    reading: dict[str, Any] = field(default_factory=dict)
 
     @property
     def dimension(self) -> int:
