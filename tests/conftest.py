@@ -3,8 +3,10 @@
 import logging
 
 import pytest
+import torch
 from hypothesis import settings
 
+torch.set_num_threads(1)  # small problems
 settings.register_profile("equipoise", deadline=None, database=None)
 settings.load_profile("equipoise")
 

@@ -23,24 +23,18 @@ ALLOWED = {
     "run": {"privacy.budget"},
     "statement": {"run"},
     "saved": {"run", "statement", "report"},
-    "report": {"report", "run"},
+    "report": {"report", "run", "plans"},
+    "plans": {"run", "privacy.budget"},
+    "plans_without_data": {"plans", "planning", "privacy", "tasks.task"},
+    "planner": {"plans", "plans_without_data", "planning", "privacy", "run", "tasks"},
+    "shown": {"plans", "run"},
     "training": {"algorithms", "fleets", "privacy", "run", "tasks"},
     "planning": {"planning", "privacy", "algorithms", "tasks", "fleets"},
-    "cli": {"fleets", "report", "run", "saved", "tasks.bounds", "training"},
-    "__init__": {"privacy", "run", "saved", "tasks", "training"},
+    "cli": {"fleets", "planner", "plans", "plans_without_data", "report", "run", "saved", "shown", "tasks.bounds", "training"},
+    "__init__": {"planner", "plans", "privacy", "run", "saved", "tasks", "training"},
 }
-TORCH_FREE = [
-    "errors",
-    "seeds",
-    "run",
-    "saved",
-    "statement",
-    "report.curve",
-    "cli",
-    "privacy.accounting",
-    "privacy.budget",
-    "privacy.noise",
-]
+TORCH_FREE = """errors seeds run saved statement plans plans_without_data shown report.curve report.trade_off
+planning.closed_forms planning.answers privacy.accounting privacy.budget privacy.noise""".split()
 
 
 def modules():

@@ -7,6 +7,8 @@ from equipoise._lazy import lazy_names
 
 if TYPE_CHECKING:
     from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel
+    from equipoise.planner import plan
+    from equipoise.plans import Plan, Question
     from equipoise.privacy.accounting import epsilon_spent, gdp_mu, noise_sigma
     from equipoise.privacy.budget import Budget, Guarantee
     from equipoise.run import Result, Run, Settings
@@ -21,6 +23,8 @@ __all__ = [
     "EquipoiseError",
     "Guarantee",
     "InvalidValue",
+    "Plan",
+    "Question",
     "Result",
     "Run",
     "Settings",
@@ -32,6 +36,7 @@ __all__ = [
     "load",
     "noise_sigma",
     "own_task",
+    "plan",
     "train",
 ]
 
@@ -39,6 +44,8 @@ __getattr__ = lazy_names(
     __name__,
     {
         "errors": "DataError EquipoiseError InvalidValue UnsafeModel",
+        "planner": "plan",
+        "plans": "Plan Question",
         "privacy.accounting": "epsilon_spent gdp_mu noise_sigma",
         "privacy.budget": "Budget Guarantee",
         "run": "Result Run Settings",

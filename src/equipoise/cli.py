@@ -5,8 +5,8 @@ import os
 import sys
 from collections.abc import Iterable
 from importlib.metadata import version
-from json import dumps
-from math import inf, isfinite
+from json import dumps, loads
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -14,11 +14,12 @@ from cyclopts import App, CycloptsError, Parameter
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import track
-from rich.table import Table
 from rich.text import Text
 
-from equipoise.errors import EquipoiseError, InvalidValue
+from equipoise.errors import EquipoiseError, InvalidValue, require
+from equipoise.plans import Plan, Question
 from equipoise.run import Result, Settings, first_sentence
+from equipoise.shown import comparison, diagnostics, noise_table, plan_lines, run_facts, trade_off
 
 if TYPE_CHECKING:
     from equipoise.fleets import Round
@@ -35,9 +36,47 @@ Json = Annotated[bool, Parameter(negative=(), help="print one JSON document")]
 
 
 @app.command
+def plan(
+    *,
+    question: Annotated[Question, Parameter(name="*")],
+    json: Json = False,
+    save_plot: Annotated[Path | None, Parameter(help="picture of the trade-off over the budgets: .png, .svg or .html")] = None,
+) -> None:
+    """Find the best local steps, rounds, step size, clip and noise for a privacy budget, and whether to train at all.
+
+    Nothing of the budget is spent: plans are tried on stand-ins made of public records. With --json and one budget the output
+    is what `equipoise train --plan FILE` reads.
+
+    Example: equipoise plan --task breast-cancer --epsilon 2 --clip 1 --trust secure-aggregation
+    """
+    from equipoise.report.trade_off import check_picture, draw_trade_off
+
+    if save_plot:
+        check_picture(save_plot)
+    if question.task is None:
+        from equipoise.plans_without_data import plan_constants
+
+        plans = [plan_constants(question, epsilon) for epsilon in question.epsilon]
+    else:
+        _one_thread()
+        from equipoise.planner import plan as make_plans
+
+        with _errors.status("planning on public stand-ins"):
+            plans = make_plans(question)
+    if save_plot:
+        draw_trade_off(plans, save_plot)
+    if json:
+        print(plans[0].to_json() if len(plans) == 1 else dumps({"plans": [loads(plan.to_json()) for plan in plans]}, indent=2))
+    else:
+        _tell_plans(plans)
+
+
+@app.command
 def train(
     *,
-    settings: Annotated[Settings, Parameter(name="*")],
+    settings: Annotated[Settings | None, Parameter(name="*")] = None,
+    plan: Annotated[Path | None, Parameter(help="a plan that `equipoise plan --json` wrote, instead of the settings")] = None,
+    anyway: Annotated[bool, Parameter(negative=(), help="train although the plan says: do not train")] = False,
     json: Json = False,
     out: Annotated[Path | None, Parameter(help="new folder for model, result, guarantee.md and curve")] = None,
     client_log: Annotated[
@@ -48,6 +87,12 @@ def train(
 
     Example: equipoise train --task breast-cancer --epsilon 2 --clip 1 --local-steps 4 --trust secure-aggregation
     """
+    if plan:
+        require(settings is None, "plan and settings: a plan says everything; leave the other settings out")
+        settings = _read_plan(plan).to_train(anyway)
+    require(settings is not None, "task is missing: give --task and --epsilon, or --plan FILE")
+    assert settings
+    _one_thread()
     from equipoise.saved import release_claim, reserve, save
     from equipoise.training import train as run_training
 
@@ -67,6 +112,22 @@ def train(
     _tell(result, json)
     if result.failed:
         sys.exit(1)
+
+
+def _read_plan(path: Path) -> Plan:
+    try:
+        return Plan.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidValue(f"plan={path}: {error.strerror}") from None
+    except (ValidationError, UnicodeDecodeError):
+        raise InvalidValue(f"plan={path} is not a plan for one budget, as `equipoise plan --json` writes it") from None
+
+
+def _one_thread() -> None:
+    """Small problems only lose time on several threads, and much of it when the machine has other work."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @app.command
@@ -142,74 +203,22 @@ def _tell(result: Result, json: bool) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
     for notice in result.notices:
         console.print(notice, style="bold red")
-    for name, text in _facts(result):
+    for name, text in run_facts(result):
         console.print(f"{name:<12}{text}" if name else text)
     if result.per_round:
-        console.print(_diagnostics(result))
+        console.print(diagnostics(result))
 
 
-def _facts(result: Result) -> list[tuple[str, str]]:
-    """What came out, what was spent, and what was promised to whom: one fact a line."""
-    pace = f"{result.local_steps} local steps" if result.local_steps else f"about {1 / result.p:g} local steps (coin)"
-    facts = [
-        (
-            "",
-            f"{result.task}, {result.algorithm}: {_number_of(result.rounds, 'round')} of {pace}, "
-            f"{_number_of(result.clients, 'client')}, d = {result.dimension}, eta = {result.eta:.4g}",
-        ),
-    ]
-    if result.test_error is None or result.baseline_error is None:
-        facts.append(("test error", "no public test records were given (--test FILE)"))
-    else:
-        facts += [
-            ("test error", f"{result.test_error:.4f}   without training: {result.baseline_error:.4f}"),
-            ("", f"            {result.error_name}, on records declared public, outside the guarantee"),
-        ]
-        if result.test_error >= result.baseline_error:
-            facts.append(
-                ("", "            no better than not training: fewer rounds, a smaller clip or more clients lessen the noise")
-            )
-    if result.epsilon_spent == inf:
-        facts.append(("spent", "everything: epsilon = inf"))
-    else:
-        would = "would spend" if result.simulation else "spent"
-        releases, delta = _number_of(result.releases, "release"), result.delta
-        facts.append(
-            (
-                would,
-                f"epsilon = {result.epsilon_spent:.6g} of {result.epsilon:g} at delta = {delta:g}: exact, for {releases}",
-            )
-        )
-    if result.simulation:
-        facts.append(("protects", "nobody: see the first line"))
-    else:
-        facts.append(("protects", f"one {result.unit} and all it holds; neighbours: {result.neighbours}"))
-    seen = "every message" if result.trust == "local" else "only the sum of a round"
-    colluding = "" if result.colluding is None else f", while {_number_of(result.colluding, 'client')} may collude"
-    facts += [
-        ("against", f"an adversary who sees {seen}{colluding} (trust: {result.trust})"),
-        (
-            "noise",
-            f"sigma = {result.sigma:.4g} per coordinate of {'a message' if result.trust == 'local' else 'the sum of a round'}; "
-            f"each client adds {result.client_sigma:.4g}",
-        ),
-        ("clip", f"C = {result.clip_norm:g}; noise rule: {result.noise_rule}; noise source: {result.noise_source}"),
-    ]
-    return facts
-
-
-def _number_of(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
-def _diagnostics(result: Result) -> Table:
-    table = Table(title="private values, for simulation only", title_justify="left")
-    for heading in ("round", "clipped", "mean |update|", "mean |h|", "train error"):
-        table.add_column(heading, justify="right")
-    for row in result.per_round or []:
-        h_norm = "" if row.h_norm is None else f"{row.h_norm:.4g}"
-        table.add_row(str(row.round), f"{row.clipped:.0%}", f"{row.update_norm:.4g}", h_norm, f"{row.train_error:.4f}")
-    return table
+def _tell_plans(plans: list[Plan]) -> None:
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    for plan in plans if len(plans) == 1 else []:
+        for line in plan_lines(plan):
+            console.print(line)
+        for table in (comparison(plan), noise_table(plan)):
+            if table:
+                console.print(table)
+    if len(plans) > 1:
+        console.print(trade_off(plans))
 
 
 def _progress(rounds: "Iterable[Round]", total: int) -> "Iterable[Round]":

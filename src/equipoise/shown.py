@@ -1,0 +1,165 @@
+"""Results and plans for a reader: one fact a line, what matters first."""
+
+from math import inf
+from typing import Any
+
+from rich.table import Table
+
+from equipoise.plans import Plan
+from equipoise.run import Result
+
+
+def run_facts(result: Result) -> list[tuple[str, str]]:
+    """What came out, what was spent, and what was promised to whom: one fact a line."""
+    pace = f"{result.local_steps} local steps" if result.local_steps else f"about {1 / result.p:g} local steps (coin)"
+    facts = [
+        (
+            "",
+            f"{result.task}, {result.algorithm}: {_number_of(result.rounds, 'round')} of {pace}, "
+            f"{_number_of(result.clients, 'client')}, d = {result.dimension}, eta = {result.eta:.4g}",
+        ),
+    ]
+    if result.test_error is None or result.baseline_error is None:
+        facts.append(("test error", "no public test records were given (--test FILE)"))
+    else:
+        facts += [
+            ("test error", f"{result.test_error:.4f}   without training: {result.baseline_error:.4f}"),
+            ("", f"            {result.error_name}, on records declared public, outside the guarantee"),
+        ]
+        if result.test_error >= result.baseline_error:
+            facts.append(
+                ("", "            no better than not training: fewer rounds, a smaller clip or more clients lessen the noise")
+            )
+    if result.epsilon_spent == inf:
+        facts.append(("spent", "everything: epsilon = inf"))
+    else:
+        would = "would spend" if result.simulation else "spent"
+        releases, delta = _number_of(result.releases, "release"), result.delta
+        facts.append(
+            (
+                would,
+                f"epsilon = {result.epsilon_spent:.6g} of {result.epsilon:g} at delta = {delta:g}: exact, for {releases}",
+            )
+        )
+    if result.simulation:
+        facts.append(("protects", "nobody: see the first line"))
+    else:
+        facts.append(("protects", f"one {result.unit} and all it holds; neighbours: {result.neighbours}"))
+    seen = "every message" if result.trust == "local" else "only the sum of a round"
+    colluding = "" if result.colluding is None else f", while {_number_of(result.colluding, 'client')} may collude"
+    facts += [
+        ("against", f"an adversary who sees {seen}{colluding} (trust: {result.trust})"),
+        (
+            "noise",
+            f"sigma = {result.sigma:.4g} per coordinate of {'a message' if result.trust == 'local' else 'the sum of a round'}; "
+            f"each client adds {result.client_sigma:.4g}",
+        ),
+        ("clip", f"C = {result.clip_norm:g}; noise rule: {result.noise_rule}; noise source: {result.noise_source}"),
+    ]
+    return facts
+
+
+def _number_of(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def diagnostics(result: Result) -> Table:
+    table = Table(title="private values, for simulation only", title_justify="left")
+    for heading in ("round", "clipped", "mean |update|", "mean |h|", "train error"):
+        table.add_column(heading, justify="right")
+    for row in result.per_round or []:
+        h_norm = "" if row.h_norm is None else f"{row.h_norm:.4g}"
+        table.add_row(str(row.round), f"{row.clipped:.0%}", f"{row.update_norm:.4g}", h_norm, f"{row.train_error:.4f}")
+    return table
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Verdict, reason, plan, prediction, and what else was considered: one fact a line."""
+    lines = [
+        f"verdict     {plan.verdict.upper()}",
+        f"why         {plan.reason}",
+        f"budget      epsilon = {plan.epsilon:g}, delta = {plan.delta:g}; nu^2 = {plan.nu2:.3g}, noise against signal",
+    ]
+    if plan.plan:
+        p = plan.plan
+        lines.append(
+            f"plan        {p['algorithm']}: {p['rounds']} round(s) of {p['local_steps']} local steps (T = {p['iterations']}), "
+            f"eta = {p['eta']:.4g}, C = {p['clip_norm']:.4g}, gamma = {p['gamma']:.3g}"
+        )
+        lines.append(
+            f"noise       sigma = {p['sigma']:.4g} per coordinate of what is seen; each client adds {p['client_sigma']:.4g}"
+        )
+    if plan.predicted:
+        lines.append(
+            f"predicted   excess loss {_pm(plan.predicted, 'excess_loss')}, test error {_pm(plan.predicted, 'test_error')}, "
+            f"{plan.predicted['clipped']:.0%} of messages clipped"
+        )
+    if "excess_loss" in plan.untrained:
+        lines.append(
+            f"untrained   excess loss {plan.untrained['excess_loss']:.4g}, test error {_number(plan.untrained['test_error'])}"
+        )
+    if plan.public_only:
+        alone = plan.public_only
+        lines.append(f"public only test error {alone['test_error']:.4f}, from {alone['records']} public records alone")
+    if plan.changes:
+        epsilon, clients = plan.changes["epsilon"], plan.changes["clients"]
+        lines.append(f"would do    about epsilon = {epsilon or 'inf'}, or {clients or 'no number of'} clients")
+    return [*lines, *(f"public      {sentence}" for sentence in plan.public)]
+
+
+def comparison(plan: Plan) -> Table | None:
+    """The plan beside the other algorithm, the paper's corollary, the corrected bound and the displacement law."""
+    rows: list[tuple[str, dict[str, Any] | None]] = [
+        *((f"two-stage, {name}", row) for name, row in plan.compared.items()),
+        ("displacement law", plan.displacement),
+        ("corrected bound", plan.corrected),
+        ("Corollary 1 as printed", plan.corollary1),
+    ]
+    there = [(name, row) for name, row in rows if row]
+    if not there:
+        return None
+    table = Table(title="what each planner proposes, and what that is worth on the stand-ins", title_justify="left")
+    for heading in ("planner", "local steps", "rounds", "bound", "excess loss", "test error"):
+        table.add_column(heading, justify="left" if heading == "planner" else "right")
+    for name, row in there:
+        table.add_row(name, *(_number(row.get(key)) for key in ("local_steps", "rounds", "bound", "excess_loss", "test_error")))
+    return table
+
+
+def noise_table(plan: Plan) -> Table | None:
+    """Exact noise for every pace, where nothing else can be said."""
+    if not plan.noise:
+        return None
+    table = Table(title="exact noise for every number of local steps that divides T", title_justify="left")
+    for heading in ("local steps", "rounds", "sigma", "each client adds"):
+        table.add_column(heading, justify="right")
+    for row in plan.noise:
+        table.add_row(*(_number(row[key]) for key in ("local_steps", "rounds", "sigma", "client_sigma")))
+    return table
+
+
+def trade_off(plans: list[Plan]) -> Table:
+    """One line per budget."""
+    table = Table(title="what more budget buys", title_justify="left")
+    for heading in ("epsilon", "nu^2", "rounds x steps", "excess loss", "test error", "verdict"):
+        table.add_column(heading, justify="left" if heading == "verdict" else "right")
+    for plan in plans:
+        p, predicted = plan.plan or {}, plan.predicted or {}
+        table.add_row(
+            f"{plan.epsilon:g}",
+            _number(plan.nu2),
+            f"{p['rounds']} x {p['local_steps']}" if p else "",
+            *(_pm(predicted, key) for key in ("excess_loss", "test_error")),
+            {"public data alone is as good": "public alone"}.get(plan.verdict, plan.verdict),
+        )
+    return table
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def _pm(predicted: dict[str, Any], key: str) -> str:
+    if predicted.get(key) is None:
+        return "not known"
+    return f"{predicted[key]:.3f} ± {predicted[key + '_se']:.3f}"

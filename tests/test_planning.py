@@ -1,0 +1,398 @@
+"""The bounds, printed and corrected; the displacement law; the two-stage planner; and what the planner may not see."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import equipoise
+from equipoise import InvalidValue, Question, plan, train
+from equipoise.algorithms import coin, dp_fedavg, dp_scaffnew, periodic
+from equipoise.cli import main
+from equipoise.fleets import SimulatedFleet, server_rounds
+from equipoise.planning.answers import Candidate
+from equipoise.planning.closed_forms import (
+    Problem,
+    best_p,
+    corollary_1,
+    corrected_bound,
+    corrected_closed_form,
+    corrected_plan,
+    displacement_law,
+    printed_bound,
+    trainability,
+)
+from equipoise.planning.rehearsal import RehearsalNoise, race, rehearse, shortlist
+from equipoise.planning.screening import _simulate, screen
+from equipoise.planning.surrogate import bootstrap, minimiser, surrogate_of, synthetic_pool
+from equipoise.privacy import Budget, Guarantee, exact_v
+from equipoise.privacy.mechanism import GaussianMechanism
+from equipoise.tasks import Options, load_task
+
+LOCAL = Guarantee("replace-one", "local", 10)
+AGGREGATED = Guarantee("replace-one", "secure-aggregation", 20)
+
+
+def problem(**changes):
+    return Problem(
+        **{"mu": 0.01, "L": 1.0, "dimension": 10, "budget": Budget(1, 1e-5), "guarantee": LOCAL, "clip_norm": 0.1, **changes}
+    )
+
+
+@pytest.mark.parametrize("psi0", [100, 1e4])
+@pytest.mark.parametrize("v", [0.1, 1.0])
+def test_corollary_1_is_the_argmin_of_the_printed_bound(psi0, v):
+    p = problem(psi0=psi0)
+    found = corollary_1(p, v)
+    assert found.eta == 1.0
+    assert found.p == pytest.approx(0.1)
+    assert found.local_steps * found.rounds == pytest.approx(found.iterations)
+    grid = np.linspace(found.iterations - 50, found.iterations + 50, 2001)
+    values = [printed_bound(p, v, found.eta, found.p, T) for T in grid]
+    assert grid[int(np.argmin(values))] == pytest.approx(found.iterations, abs=0.06)
+    assert found.bound == pytest.approx(min(values), rel=1e-9)
+    assert found.bound == pytest.approx(
+        0.99**found.iterations * psi0 + 2 * v * 0.01 * found.iterations * math.log(1e5), rel=1e-12
+    )
+    assert corollary_1(p) == corollary_1(p, exact_v(1, 1e-5, 2.0))
+
+
+def test_corrected_minima():
+    """p* and T* in closed form are where the corrected bound is least."""
+    p = problem(r0=1.0, zeta=0.5, guarantee=Guarantee("replace-one", "secure-aggregation", 100))
+    found = corrected_plan(p)
+    assert 1 <= found.iterations
+    assert found.bound < p.untrained
+    for eta, T in ((0.5, 100.0), (1.0, 300.0), (1.9, 30.0)):
+        grid = np.linspace(math.sqrt(1 - (1 - eta * p.mu) ** 2), 1, 20_001)
+        values = [corrected_bound(p, eta, x, T) for x in grid]
+        assert best_p(p, eta, T) == pytest.approx(grid[int(np.argmin(values))], abs=1e-4)
+    for eta in (found.eta * 0.9, found.eta * 1.1):
+        for T in (found.iterations * 0.9, found.iterations * 1.1):
+            if eta <= 2 / (p.L + p.mu):
+                assert corrected_bound(p, eta, best_p(p, eta, T), T) >= found.bound * (1 - 1e-9)
+    alone = problem(psi0=1000.0, guarantee=Guarantee("replace-one", "secure-aggregation", 100))
+    closed = corrected_closed_form(alone)
+    decay = -math.log(0.99)
+    assert closed.iterations == pytest.approx(math.log(10 * decay / (2 * alone.price)) / decay)
+    assert corrected_plan(alone) == closed
+
+
+def test_the_printed_price_knows_neither_dimension_nor_clients():
+    """With v exact, what the printed bound charges for noise is the corrected price times N / d (local trust)."""
+    p = problem(psi0=100.0)
+    v = exact_v(1, 1e-5, 2.0)
+    printed = v * p.clip_norm**2 * math.log(1e5) / 1.0
+    assert p.price == pytest.approx(printed * p.dimension / LOCAL.clients, rel=1e-9)
+
+
+def test_trainability():
+    nu2 = trainability(Budget(3.3, 1e-5), Guarantee("zero-out", "local", 6), 44_318)
+    assert nu2 == pytest.approx(44_318 / 0.7819717670**2 / 6, rel=1e-8)
+    assert trainability(Budget(2, 1e-5), AGGREGATED, 31) == pytest.approx(4 * 31 / 0.5015516892**2 / (20 * 19), rel=1e-8)
+
+
+CASES = [("quadratic", 1.0), ("quadratic", 0.1), ("breast-cancer", 1.0), ("breast-cancer", 0.14)]
+
+
+def squared_distances(name, p, T, s):
+    """Mean over 200 runs of |x_K - x*|^2 of DP-ScaffNew with coins, averaged noise s per coordinate and no clip."""
+    task = load_task(name, Options(clients=20))
+    best = minimiser(task.clients, task.x0)
+    total = 0.0
+    for seed in range(20):  # schedules
+        schedule = coin(T, p, seed)
+        fleet = SimulatedFleet(
+            20,
+            task.clients.gradient,
+            dp_scaffnew(1 / task.L, p),
+            GaussianMechanism(1e9, s * math.sqrt(20)),
+            RehearsalNoise(range(10 * seed, 10 * seed + 10)),
+        )
+        *_, last = server_rounds(task.x0.expand(10, -1), schedule, fleet)
+        total += float((last.x - best).square().sum(-1).mean())
+    slopes = task.clients.gradient(best.expand(20, -1), 0)
+    return total / 20, task, float((task.x0 - best).norm()), math.sqrt(float(slopes.square().sum(-1).mean()))
+
+
+@pytest.mark.parametrize(("name", "p"), CASES)
+@pytest.mark.parametrize("T", [10, 51])
+def test_the_corrected_bound_holds_and_the_printed_one_does_not(name, p, T):
+    budget, clip_norm = Budget(2, 1e-5), 1.0
+    nu2 = trainability(budget, AGGREGATED, 1)
+    s = math.sqrt(nu2 * p * T) * clip_norm
+    measured, task, r0, zeta = squared_distances(name, p, T, s)
+    known = Problem(task.mu, task.L, task.dimension, budget, AGGREGATED, clip_norm, r0=r0, zeta=zeta)
+    assert measured <= corrected_bound(known, 1 / task.L, p, T)
+    if (name, p, T) == ("breast-cancer", 1.0, 51):
+        local = Guarantee("replace-one", "local", 20)
+        v = exact_v(budget.epsilon, budget.delta, 2.0)
+        sigma = clip_norm * math.sqrt(v * p * T * math.log(1e5)) / budget.epsilon
+        measured, *_ = squared_distances(name, p, T, sigma / math.sqrt(20))
+        printed = printed_bound(Problem(task.mu, task.L, 31, budget, local, clip_norm, r0=r0, zeta=zeta), v, 1 / task.L, p, T)
+        assert 20 * measured > 1.2 * printed, "stacked over the clients, as psi is"
+
+
+@pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
+def test_screening_is_exact_on_quadratics(algorithm):
+    """The round maps of stage one and the real algorithm give the same models, clip and noise on."""
+    task = load_task("quadratic", Options(clients=5))
+    surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
+    plans = [(6, 0.3, 1.0), (6, 0.05, 0.5), (3, 0.3, 0.25), (1, 0.3, 1.0)]
+    normals = torch.tensor(np.random.default_rng(0).standard_normal((2, 6, 10)))
+    ends = _simulate(surrogate, algorithm, 0.7, 5, plans, 0.2, normals)
+
+    class Averaged:
+        name = "given"
+
+        def __init__(self, seed):
+            self.seed = seed
+
+        def normals(self, round, shape):
+            return np.broadcast_to(normals[self.seed, round - 1].numpy(), shape)
+
+    for (K, C, gamma), found in zip(plans, ends, strict=True):
+        for seed in range(2):
+            chosen = dp_fedavg(0.7) if algorithm == "dp-fedavg" else dp_scaffnew(0.7, 0.2)
+            mechanism = GaussianMechanism(C, 0.2 * C * math.sqrt(K))
+            fleet = SimulatedFleet(5, task.clients.gradient, chosen, mechanism, Averaged(seed))
+            *_, last = server_rounds(task.x0, periodic(5 * K, 5), fleet, gamma)
+            torch.testing.assert_close(found[seed], last.x, rtol=0, atol=1e-10)
+
+
+def test_local_steps_grow_with_the_clip_as_the_displacement_law_says():
+    """At fixed T the best tau is T C / D*: doubling C doubles tau*, until one round is left."""
+    task = load_task("quadratic", Options(clients=20))
+    surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
+    budget, T = Budget(3.3, 1e-5), 480
+    noise = math.sqrt(trainability(budget, AGGREGATED, 1))
+    divisors = [tau for tau in range(1, T + 1) if T % tau == 0 and T // tau <= 128]
+    best = []
+    for C in (0.025, 0.05, 0.1, 0.2):
+        tried = screen(surrogate, "dp-fedavg", [1.0], [(tau, [T // tau]) for tau in divisors], [C], [1.0], noise, 64)
+        best.append(min(tried, key=lambda c: c.excess).local_steps)
+    products = [T / tau * C for tau, C in zip(best, (0.025, 0.05, 0.1, 0.2), strict=True)]
+    assert best == sorted(best)
+    assert best[-1] >= 4 * best[0]
+    assert max(products) / min(products) <= 2.0  # K C stays, within the spacing of divisors
+    gradients = task.clients.gradient(task.x0.expand(20, -1), 0)
+    u = -(gradients / gradients.norm(dim=-1, keepdim=True)).mean(0)
+    H = surrogate.hessians.mean(0)
+    law = displacement_law(float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), budget, AGGREGATED)
+    assert 0.4 < law.distance / np.median(products) < 2.5
+    assert law.rounds(1e9) == 1
+    assert law.gamma(1e9) == pytest.approx(law.distance / 1e9)
+
+
+def test_rehearsals_use_common_random_numbers_and_races_keep_the_best():
+    task = load_task("quadratic", Options(clients=6))
+    surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
+    good, bad = Candidate("dp-fedavg", 1.0, 4, 8, 0.3, 1.0), Candidate("dp-fedavg", 1.0, 1, 60, 3.0, 1.0)
+    first, rest = rehearse(surrogate, good, 0.05, range(3)), rehearse(surrogate, good, 0.05, range(2, 5))
+    assert torch.equal(first.x[2], rest.x[0])
+    won = race(surrogate, [bad, good], 0.05, stages=((4, 1), (16, 1)))
+    assert won.candidate.local_steps == 4
+    assert len(won.excess) == 16
+    assert won.candidate.excess == pytest.approx(float(won.excess.mean()))
+
+
+def test_shortlists_are_varied():
+    many = [Candidate("dp-fedavg", 1.0, tau, K, 1.0, 1.0, K / 100 + tau) for tau in (1, 2) for K in range(1, 30)]
+    short = shortlist(many, most=24, alike=3)
+    assert [(c.local_steps, c.rounds) for c in short] == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]
+
+
+def test_surrogates_come_from_the_pool():
+    task = load_task("breast-cancer", Options(public_records=40))
+    assert len(task.pool.features) == 40
+    assert sum(task.clients.sizes) == 379 - 40
+    without = load_task("breast-cancer", Options())
+    assert sum(without.clients.sizes) == 379
+    stand_ins = bootstrap(task.pool, 7, 12, task.clients.link, task.clients.l2, 0)
+    rows = {tuple(row) for row in task.pool.features}
+    assert all(tuple(row) in rows for row in stand_ins.features.reshape(-1, 31).numpy())
+    made_up = synthetic_pool(50, 31, 1, task.clients.link, 1.0, 0)
+    assert np.linalg.norm(made_up.features, axis=1).max() <= math.sqrt(2) + 1e-12
+    with pytest.raises(equipoise.DataError, match="3 public records are too few"):
+        bootstrap(task.pool.rows(np.arange(3)), 7, 12, task.clients.link, task.clients.l2, 0)
+
+
+BASIC = {"task": "breast-cancer", "clip_norm": 1.0, "clients": 20, "trust": "secure-aggregation"}
+
+
+@pytest.fixture(scope="module")
+def answers():
+    """Plans for a small and for a large budget."""
+    return plan(Question.of(**BASIC, epsilon=(0.05, 20.0)))
+
+
+def test_a_large_budget_is_worth_spending_and_a_small_one_is_not(answers):
+    small, large = answers
+    assert small.verdict == "do not train"
+    assert 0.05 < small.changes["epsilon"] < 20
+    assert small.changes["clients"] > 20
+    assert large.predicted["excess_loss"] < 0.2 * large.untrained["excess_loss"]
+    assert large.predicted["test_error"] < 0.1
+    assert large.public_only["records"] == 40
+    assert set(large.compared) == {"dp-fedavg", "dp-scaffnew"}
+    for closed in (large.corollary1, large.corrected):
+        assert {"eta", "p", "local_steps", "iterations", "rounds", "bound", "excess_loss"} <= set(closed)
+        assert large.predicted["excess_loss"] < 1.1 * closed["excess_loss"]
+
+
+def test_a_plan_predicts_what_training_reaches(answers):
+    """On the private records, which the planner never saw, with the public ones left out: close to what was predicted."""
+    settings = answers[1].settings
+    assert settings.public_records == 40
+    errors = [train(settings.model_copy(update={"simulate_noise_seed": s})).test_error for s in range(20)]
+    assert abs(np.mean(errors) - answers[1].predicted["test_error"]) < 0.03
+    assert train(settings).epsilon_spent <= 20
+
+
+def test_the_planner_reads_no_private_record(monkeypatch):
+    """With every private record replaced by NaN the plan is the same."""
+    from equipoise import planner
+
+    question = Question.of(**BASIC, epsilon=(5.0,), algorithm="dp-fedavg")
+    (before,) = plan(question)
+    honest = planner.load_to_plan
+
+    def poisoned(name, options):
+        task = honest(name, options)
+        task.clients.features[:] = torch.nan
+        task.clients.targets[:] = torch.nan
+        return task
+
+    monkeypatch.setattr(planner, "load_to_plan", poisoned)
+    assert plan(question) == [before]
+
+
+def run_command(capsys, *arguments):
+    try:
+        main(list(arguments))
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    return code, *capsys.readouterr()
+
+
+def test_plan_files_are_what_train_reads(answers, tmp_path, capsys):
+    small, large = (tmp_path / name for name in ("small.json", "large.json"))
+    small.write_text(answers[0].to_json())
+    large.write_text(answers[1].to_json())
+    code, _, err = run_command(capsys, "train", "--plan", str(small))
+    assert code == 2
+    assert "the plan says: do not train" in err.replace("\n", " ")
+    code, out, _ = run_command(capsys, "train", "--plan", str(small), "--anyway", "--json")
+    assert code == 0
+    assert json.loads(out)["epsilon"] == 0.05
+    document = json.loads(run_command(capsys, "train", "--plan", str(large), "--json")[1])
+    planned = answers[1].plan
+    for key in ("algorithm", "eta", "local_steps", "iterations", "rounds", "clip_norm", "gamma", "sigma", "client_sigma"):
+        assert document[key] == planned[key], key
+    (tmp_path / "bad.json").write_text("{}")
+    assert "is not a plan" in run_command(capsys, "train", "--plan", str(tmp_path / "bad.json"))[2]
+    assert "No such file" in run_command(capsys, "train", "--plan", str(tmp_path / "none.json"))[2]
+
+
+CONSTANTS = "plan --mu 0.01 --smoothness 1 --dimension 10 --clients 10 --delta 1e-5 --clip 0.1"
+
+
+def test_plans_from_constants_alone(capsys):
+    document = json.loads(run_command(capsys, *f"{CONSTANTS} --psi0 100 --epsilon 1 --v 1 --json".split())[1])
+    assert document["corollary1"]["iterations"] == pytest.approx(146.61933973522108)
+    assert document["corollary1"]["v"] == 1
+    assert "from psi0 alone" in document["reason"]
+    assert "psi0/N" in document["reason"]
+    full = json.loads(run_command(capsys, *f"{CONSTANTS} --r0 1 --zeta 0.5 --epsilon 50 --json".split())[1])
+    assert full["verdict"] == "train"
+    assert full["corrected"]["bound"] < 1
+    assert full["plan"]["rounds"] == max(1, round(full["corrected"]["rounds"]))
+    code, out, _ = run_command(capsys, *f"{CONSTANTS} --psi0 100 --epsilon 1".split())
+    assert code == 0
+    assert out.startswith("verdict     DO NOT TRAIN")
+    assert "would do" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("plan --mu 2 --smoothness 1 --psi0 1 --dimension 3 --clients 5 --epsilon 1 --clip 1", "mu=2.0 with smoothness=1.0"),
+        (
+            "plan --mu 1 --smoothness 1 --psi0 0 --dimension 3 --clients 5 --epsilon 1 --clip 1",
+            "psi0=0.0 is not a positive number",
+        ),
+        ("plan --mu 1 --smoothness 1 --dimension 3 --clients 5 --epsilon 1 --clip 1", "give psi0, or r0 and zeta"),
+        ("plan --mu 1 --epsilon 1", "smoothness, dimension, clients, clip missing"),
+        ("plan --epsilon 1", "give a task, or the constants of a problem"),
+        ("plan --task breast-cancer --mu 1 --epsilon 1", "mu with task=breast-cancer, which knows its constants"),
+        ("plan --task breast-cancer --epsilon inf", "epsilon=inf needs no plan"),
+        ("plan --task breast-cancer --epsilon 0", "epsilon=0.0 is not > 0"),
+        ("plan --task breast-cancer --epsilon 1 --public-records 3", "3 public records are too few"),
+        ("plan --task breast-cancer --epsilon 1 --proxy x.csv", "proxy with task=breast-cancer"),
+        ("plan --task breast-cancer --epsilon 1 --save-plot x.pdf", "the name must end with .png, .svg, .html"),
+        ("train --plan x.json --task quadratic --epsilon 1 --clip 1", "a plan says everything"),
+        ("train", "task is missing"),
+    ],
+)
+def test_mistakes_get_one_clear_sentence(capsys, arguments, sentence):
+    code, out, err = run_command(capsys, *arguments.split())
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+def test_csv_plans_open_no_private_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("bounds.toml").write_text('[a]\nlow=0\nhigh=1\n[b]\nlow=0\nhigh=1\n[y]\ncategories=["n","p"]\n')
+    rng = np.random.default_rng(0)
+    rows = [f"{a:.3f},{b:.3f},{'p' if a + b + rng.normal(0, 0.1) > 1 else 'n'}" for a, b in rng.random((60, 2))]
+    Path("pool.csv").write_text("a,b,y\n" + "\n".join(rows))
+    files = [f"hospital-{i}.csv" for i in range(30)]  # none of which exists
+    flags = ["plan", "--task", "csv", "--data", *files, "--label", "y", "--bounds", "bounds.toml", "--epsilon", "5"]
+    trust = ["--trust", "secure-aggregation", "--algorithm", "dp-fedavg", "--records", "20", "--clip", "0.3", "--json"]
+    code, out, err = run_command(capsys, *flags, "--proxy", "pool.csv", *trust)
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["verdict"] == "train"
+    assert document["settings"]["data"] == files
+    assert document["settings"]["clip_norm"] == document["plan"]["clip_norm"]
+    code, out, _ = run_command(capsys, *flags, "--synthetic", *trust)
+    assert code == 0
+    assert any("made-up records" in sentence for sentence in json.loads(out)["public"])
+    Path("pool.csv").write_text("a,y\n0,n\n")
+    code, _, err = run_command(capsys, *flags, "--proxy", "pool.csv", *trust)
+    assert code == 2
+    assert "pool.csv does not have the columns of the bounds file: it lacks b" in err
+
+
+def test_local_steps_at_a_fixed_total():
+    (answer,) = plan(Question.of(**BASIC, epsilon=(3.3,), iterations=96, algorithm="dp-fedavg"))
+    assert answer.plan["iterations"] == 96
+    assert 96 % answer.plan["local_steps"] == 0
+
+
+def test_networks_get_noise_and_no_pretence(capsys):
+    (answer,) = plan(Question.of(task="digits-mlp", epsilon=(3.3,), iterations=12))
+    assert answer.verdict == "do not train"
+    assert answer.plan is None
+    assert [row["local_steps"] for row in answer.noise] == [1, 2, 3, 4, 6, 12]
+    assert answer.noise[0]["sigma"] == pytest.approx(answer.noise[-1]["sigma"] * math.sqrt(12))
+    with pytest.raises(InvalidValue, match="do not train"):
+        answer.to_train(anyway=False)
+    with pytest.raises(InvalidValue, match="holds no settings"):
+        answer.to_train(anyway=True)
+
+
+@pytest.mark.parametrize("name", ["trade-off.png", "trade-off.svg", "trade-off.html"])
+def test_the_trade_off_is_a_table_and_a_picture(answers, tmp_path, name):
+    from equipoise.report.trade_off import draw_trade_off
+
+    draw_trade_off(answers, tmp_path / name)
+    content = (tmp_path / name).read_bytes()
+    assert len(content) > 5000
+    if name.endswith("html"):
+        assert b"<script src=" not in content, "opens without a network"
