@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test planted-bugs install lint clean
+.PHONY: run test planted-bugs bench-planner install lint clean
 
 run: install  ## the main job: both algorithms, private and not, on embedded data
 	$(BIN)/python examples/compare.py
@@ -11,6 +11,9 @@ test: install lint  ## lint, types, tests
 
 planted-bugs: install  ## plant privacy bugs one by one and see a test catch each (about 20 minutes)
 	$(BIN)/python tests/planted_bugs.py
+
+bench-planner: install  ## planners against brute force (resumable, up to two hours)
+	$(BIN)/python benchmarks/planner.py
 
 lint: install
 	$(BIN)/ruff check .
