@@ -14,6 +14,7 @@ import math
 import multiprocessing
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +49,11 @@ PACES, ROUNDS, LONGEST = (1, 2, 4, 8, 16, 32), (1, 2, 3, 4, 6, 8, 12, 16, 24, 32
 SEEDS = 300
 
 
-def problem(name: str, pool_records: int = 40) -> tuple[Surrogate, Surrogate]:
-    """The private clients (as a surrogate of themselves, to try plans on) and public stand-ins for them."""
+def problem(name: str, pool_records: int = 40, shifted: bool = False) -> tuple[Surrogate, Surrogate]:
+    """The private clients (as a surrogate of themselves, to try plans on) and public stand-ins for them.
+
+    A shifted pool has its features rescaled by factors between 0.5 and 1.5, and 15 % of its labels flipped.
+    """
     if name == "quadratic":
         private, public = (load_task("quadratic", Options(seed=seed)) for seed in (0, 10**6))
         return tuple(surrogate_of(t.clients, t.x0, t.L, t.mu) for t in (private, public))
@@ -63,6 +67,11 @@ def problem(name: str, pool_records: int = 40) -> tuple[Surrogate, Surrogate]:
         pool, parts = table.rows(np.arange(pool_records)), np.arange(pool_records, pool_records + 380).reshape(20, 19)
         clients = linear_clients([table.rows(part) for part in parts], LOGISTIC, 0.01, None, 0)
         L, mu, x0 = 0.51, 0.01, torch.zeros(rows.shape[1], dtype=torch.float64)
+    if shifted:
+        rng = stream(0, "shift", name)
+        factors = np.append(rng.uniform(0.5, 1.5, pool.features.shape[1] - 1), 1.0)
+        flipped = np.where(rng.random((pool_records, 1)) < 0.15, 1 - pool.targets, pool.targets)
+        pool = Table(pool.features * factors, flipped)
     records = round(sum(clients.sizes) / len(clients.sizes))
     number = min(len(clients.sizes), 40 if len(x0) < 200 else 20)
     public = bootstrap(pool, number, records, clients.link, clients.l2, 0)
@@ -73,7 +82,8 @@ def two_stage(public: Surrogate, algorithm: str, clip_norm: float, noise: float,
     paces = [(tau, [K for K in ROUNDS if K * tau <= LONGEST]) for tau in PACES]
     seeds = 3 if len(public.x0) > 150 else 8
     tried = screen(public, algorithm, [1 / public.L, 0.25 / public.L], paces, [clip_norm], gammas, noise, seeds)
-    return race(public, shortlist(tried), noise).candidate
+    won = race(public, shortlist(tried), noise).candidate
+    return won if won.excess < float(public.excess(public.x0)) else replace(won, rounds=0)  # not to train
 
 
 def closed_forms(
@@ -148,6 +158,36 @@ def run_case(case: tuple[str, str, float, float, str]) -> dict:
     }
 
 
+PROXIES = {"40 records": (40, False), "15 records": (15, False), "40 shifted": (40, True), "15 shifted": (15, True)}
+
+
+def run_proxies(result: dict) -> dict:
+    """The two-stage planner on worse pools, for a case that brute force has done."""
+    torch.set_num_threads(1)
+    name, trust, epsilon, clip_norm, algorithm = result["case"]
+    ratios = {}
+    for proxy, (records, shifted) in PROXIES.items():
+        private, _ = problem(name)
+        _, public = problem(name, records, shifted)
+        noise = math.sqrt(trainability(Budget(epsilon, 1e-5), Guarantee("replace-one", trust, private.number), 1))
+        chosen = two_stage(public, algorithm, clip_norm, noise, [1.0])
+        ratios[proxy] = excess(private, chosen, noise, SEEDS) / result["best"]
+    return {"case": result["case"], "ratios": ratios}
+
+
+def proxy_table(results: list[dict]) -> str:
+    lines = [
+        f"{len(results)} trainable cases of binary problems, DP-FedAvg:",
+        "",
+        "| public pool | median | max | within 5 % |",
+    ]
+    lines.append("|---|---|---|---|")
+    for proxy in PROXIES:
+        ratios = np.array([result["ratios"][proxy] for result in results])
+        lines.append(f"| {proxy} | {np.median(ratios):.3f} | {ratios.max():.3f} | {np.mean(ratios <= 1.05):.0%} |")
+    return "\n".join(lines)
+
+
 def cases() -> list[tuple[str, str, float, float, str]]:
     return [
         (name, trust, epsilon, clip_norm, algorithm)
@@ -187,8 +227,20 @@ def table() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="print the table of what is done, and stop")
+    parser.add_argument("--proxies", action="store_true", help="tiny and shifted pools, on the cases that are done")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
+    if arguments.proxies:
+        chosen = [
+            result
+            for result in done()
+            if result["case"][0] in ("breast-cancer", "phishing", "mushrooms")
+            and result["case"][4] == "dp-fedavg"
+            and result["best"] < 0.9 * result["start"]
+        ]
+        with multiprocessing.get_context("spawn").Pool(arguments.workers) as pool:
+            print(proxy_table(list(pool.imap_unordered(run_proxies, chosen))))
+        return
     if not arguments.table:
         if not (DATA / "libsvm").is_dir():
             sys.exit("phishing.bz2 and mushrooms.bz2 are wanted in $EQUIPOISE_DATA/libsvm")

@@ -30,7 +30,7 @@ def clipped_share(norms, C):
 @pytest.mark.parametrize("tau", [1, 3, 8])
 def test_dp_fedavg_is_algorithm_1(problem, tau):
     task, g = problem()
-    N, C, rounds = len(task.clients.sizes), 0.2, 9
+    N, C, rounds = len(task.clients.sizes), 0.1, 9
     noise = drawn_noise(rounds, N, task.dimension)
     oracle = paper.dp_fedavg(task.x0.numpy(), rounds, tau, ETA, C, noise, g, N)
     x, fleet = last_model(task, periodic(rounds * tau, tau), dp_fedavg(ETA), C, GivenNoise(noise, SIGMA), SIGMA)

@@ -94,6 +94,8 @@ def plan_lines(plan: Plan) -> list[str]:
             f"predicted   excess loss {_pm(plan.predicted, 'excess_loss')}, test error {_pm(plan.predicted, 'test_error')}, "
             f"{plan.predicted['clipped']:.0%} of messages clipped"
         )
+    if len(plan.compared) > 1:
+        lines.append(f"better      {_better(plan.compared)}")
     if "excess_loss" in plan.untrained:
         lines.append(
             f"untrained   excess loss {plan.untrained['excess_loss']:.4g}, test error {_number(plan.untrained['test_error'])}"
@@ -105,6 +107,16 @@ def plan_lines(plan: Plan) -> list[str]:
         epsilon, clients = plan.changes["epsilon"], plan.changes["clients"]
         lines.append(f"would do    about epsilon = {epsilon or 'inf'}, or {clients or 'no number of'} clients")
     return [*lines, *(f"public      {sentence}" for sentence in plan.public)]
+
+
+def _better(compared: dict[str, Any]) -> str:
+    """Which algorithm, and whether the difference means anything."""
+    (first, one), (second, two) = sorted(compared.items(), key=lambda item: item[1]["excess_loss"])
+    ahead = 1 - one["excess_loss"] / two["excess_loss"]
+    apart = two["excess_loss"] - one["excess_loss"] > 2 * (one["excess_loss_se"] ** 2 + two["excess_loss_se"] ** 2) ** 0.5
+    return f"{first} than {second} for this budget, by {ahead:.0%} of the excess loss" + (
+        "" if apart else " (within the noise: a tie)"
+    )
 
 
 def comparison(plan: Plan) -> Table | None:

@@ -1,4 +1,4 @@
-"""A heterogeneous quadratic whose constants and minimiser are known exactly: f_i(x) = (x - b_i)' A_i (x - b_i) / 2."""
+"""A heterogeneous quadratic whose constants are known exactly: f_i(x) = (x - b_i)' A_i (x - b_i) / 2, and |x*| = 1."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -65,7 +65,8 @@ def quadratic(options: Options) -> Task:
     number = CLIENTS if options.clients is None else options.clients
     centre = stream(options.seed, "quadratic").standard_normal(DIMENSION)
     A, b = zip(*(_client(centre, options.seed, i) for i in range(number)), strict=True)
-    private = QuadraticClients(torch.tensor(np.stack(A)), torch.tensor(np.stack(b)))
+    drawn = QuadraticClients(torch.tensor(np.stack(A)), torch.tensor(np.stack(b)))
+    private = replace(drawn, b=drawn.b / drawn.minimiser.norm())  # so that |x*| = 1, a public constant
     return Task(
         name="quadratic",
         x0=torch.zeros(DIMENSION, dtype=torch.float64),
@@ -86,4 +87,4 @@ def _client(centre: np.ndarray, seed: int, client: int) -> tuple[np.ndarray, np.
     rotation, _ = np.linalg.qr(rng.standard_normal((DIMENSION, DIMENSION)))
     A = rotation @ np.diag(np.geomspace(MU, L, DIMENSION)) @ rotation.T
     b = centre + rng.standard_normal(DIMENSION)
-    return (A + A.T) / 2, b / np.sqrt(DIMENSION)
+    return (A + A.T) / 2, b
