@@ -1,10 +1,14 @@
 """Settings of the test tools: no time limits (machines differ), no memory of earlier failures (runs repeat)."""
 
 import logging
+import math
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+from problems import BOUNDS, HEADER
 
 torch.set_num_threads(1)  # small problems
 settings.register_profile("equipoise", deadline=None, database=None)
@@ -24,3 +28,14 @@ def client_log():
     yield said
     log.removeHandler(handler)
     log.setLevel(level)
+
+
+@pytest.fixture
+def clinic(tmp_path, monkeypatch):
+    """A folder with bounds.toml, two clients' tables and public test records; returns settings for task csv."""
+    monkeypatch.chdir(tmp_path)
+    Path("bounds.toml").write_text(BOUNDS)
+    Path("a.csv").write_text(HEADER + "30,f,0.1,no\n70,m,0.9,yes\n65,m,,yes\n")
+    Path("b.csv").write_text("outcome,score,sex,age\nyes,0.5,f,80\nno,-0.5,m,20\n")
+    Path("test.csv").write_text(HEADER + "30,f,0.1,no\n70,m,0.9,yes\n90,f,0.9,yes\n")
+    return {"task": "csv", "data": ("a.csv", "b.csv"), "label": "outcome", "bounds": "bounds.toml", "epsilon": math.inf}

@@ -1,12 +1,46 @@
-"""Small problems that the tests share."""
+"""Small problems, files and helpers that the tests share."""
+
+import os
+from pathlib import Path
 
 import numpy as np
 import torch
 
-from equipoise.algorithms import dp_fedavg, dp_scaffnew
+from equipoise.cli import main
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.privacy.mechanism import GaussianMechanism
 from equipoise.tasks import Options, load_task
+
+ROOT = Path(__file__).parent.parent
+DATA = Path(os.environ.get("EQUIPOISE_DATA", ROOT.parent / "shared" / "data"))
+
+BOUNDS = """
+[age]
+low = 0
+high = 100
+[sex]
+categories = ["f", "m"]
+[score]
+low = -1
+high = 1
+fill = 0.5
+[outcome]
+categories = ["no", "yes"]
+"""
+HEADER = "age,sex,score,outcome\n"
+TASK_FILE = """
+import torch
+from torch import nn
+from equipoise import accuracy as metric
+
+x = torch.randn(300, 4)
+y = (x[:, 0] > 0).long()
+model = nn.Linear(4, 2)
+clients = list(zip(x[:240].split(40), y[:240].split(40)))
+test = x[240:], y[240:]
+loss = nn.functional.cross_entropy
+learning_rate = 0.5
+"""
 
 
 class GivenNoise:
@@ -49,4 +83,24 @@ def last_model(task, schedule, algorithm, clip_norm=np.inf, noise=None, sigma=0.
     return rounds[-1].x, fleet
 
 
-__all__ = ["GivenNoise", "dp_fedavg", "dp_scaffnew", "last_model", "logistic", "quadratic", "torch"]
+def csv_task(**changes):
+    options = {"data": ("a.csv", "b.csv"), "label": "outcome", "bounds": "bounds.toml", **changes}
+    return load_task("csv", Options(**options))
+
+
+def run_command(capsys, *arguments):
+    """Exit code, standard output and standard error of the command."""
+    try:
+        main(list(arguments))
+        code = 0
+    except SystemExit as stop:
+        code = stop.code
+    return code, *capsys.readouterr()
+
+
+def blobs(clients=6, n=20):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(clients * n + 60, 4, generator=generator)
+    y = (x[:, 0] + x[:, 1] > 0).long()
+    pairs = list(zip(x[60:].split(n), y[60:].split(n), strict=True))
+    return pairs, (x[:60], y[:60])

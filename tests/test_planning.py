@@ -11,7 +11,6 @@ import torch
 import equipoise
 from equipoise import InvalidValue, Question, plan, train
 from equipoise.algorithms import coin, dp_fedavg, dp_scaffnew, periodic
-from equipoise.cli import main
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.planning.answers import Candidate
 from equipoise.planning.closed_forms import (
@@ -31,6 +30,7 @@ from equipoise.planning.surrogate import bootstrap, minimiser, surrogate_of, syn
 from equipoise.privacy import Budget, Guarantee, exact_v
 from equipoise.privacy.mechanism import GaussianMechanism
 from equipoise.tasks import Options, load_task
+from problems import run_command
 
 LOCAL = Guarantee("replace-one", "local", 10)
 AGGREGATED = Guarantee("replace-one", "secure-aggregation", 20)
@@ -268,15 +268,6 @@ def test_the_planner_reads_no_private_record(monkeypatch):
 
     monkeypatch.setattr(planner, "load_to_plan", poisoned)
     assert plan(question) == [before]
-
-
-def run_command(capsys, *arguments):
-    try:
-        main(list(arguments))
-        code = 0
-    except SystemExit as stop:
-        code = stop.code or 0
-    return code, *capsys.readouterr()
 
 
 def test_plan_files_are_what_train_reads(answers, tmp_path, capsys):

@@ -1,0 +1,210 @@
+"""A run in a folder, and its guarantee in words."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import optimize, special
+from torch import nn
+
+import equipoise
+from equipoise import DataError, InvalidValue, own_task, train
+from equipoise.saved import load, reserve, save
+from equipoise.statement import statement
+from problems import TASK_FILE, blobs, run_command
+
+STATEMENT = {  # every field of guarantee.md, and what its value looks like
+    "epsilon, exact": r"inf|[0-9.e+-]+",
+    "epsilon, nominal": r"inf|[0-9.e+-]+",
+    "delta": r"[0-9.e-]+",
+    "unit": r"client: .+",
+    "neighbours": r"(replace-one|zero-out): .+",
+    "trust": r"local|secure-aggregation",
+    "the adversary sees": r".+",
+    "colluding clients": r"any number|\d+",
+    "clients": r"\d+",
+    "where it ran": r"one process .+",
+    "releases": r"\d+",
+    "what": r"\d+ numbers per client and round: a model update, .+",
+    "clip norm C": r"inf|[0-9.e+-]+",
+    "sensitivity": r"inf|[0-9.e+-]+",
+    "sigma": r"[0-9.e+-]+",
+    "sigma is": r"per coordinate, of .+",
+    "sigma of one client": r"[0-9.e+-]+",
+    "schedule": r"(periodic|coin), .+",
+    "noise source": r".+",
+    "noise rule": r"(exact|lemma1).*",
+}
+
+
+def fields(text):
+    return dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|$", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"trust": "secure-aggregation", "colluding": 3, "neighbours": "zero-out"},
+        {"schedule": "coin", "p": 0.3, "local_steps": None},
+        {"noise_rule": "lemma1", "v": "proof"},
+        {"epsilon": math.inf, "clip_norm": None},
+        {"simulate_noise_seed": 1, "diagnostics": True},
+    ],
+)
+def test_a_reader_can_recompute_epsilon_from_the_statement(change):
+    settings = {"task": "breast-cancer", "epsilon": 2, "clip_norm": 0.7, "iterations": 32, "local_steps": 4, "clients": 10}
+    result = train(**{**settings, **change})
+    text = statement(result)
+    values = fields(text)
+    assert set(values) == set(STATEMENT)
+    for name, pattern in STATEMENT.items():
+        assert re.fullmatch(pattern, values[name]), (name, values[name])
+    assert all(notice in text for notice in result.notices)
+    assert ("differentially private for one client" in text.split("##")[0]) == result.private
+    for words in (
+        "What is not covered",
+        "each spends its own budget",
+        "records declared public",
+        result.version,
+        result.repeat,
+    ):
+        assert words in text
+    sigma, sensitivity, releases = float(values["sigma"]), float(values["sensitivity"]), int(values["releases"])
+    if sigma == 0:
+        assert values["epsilon, exact"] == "inf"
+        return
+    mu, delta = sensitivity * math.sqrt(releases) / sigma, float(values["delta"])
+
+    def excess(epsilon):  # the formula of the statement, and nothing of the product
+        log_second = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
+        return special.ndtr(mu / 2 - epsilon / mu) - math.exp(log_second) - delta
+
+    assert optimize.brentq(excess, 0, 1e4, xtol=1e-12) == pytest.approx(float(values["epsilon, exact"]), rel=1e-6)
+    honest = result.clients - int(values["colluding clients"]) if values["trust"] == "secure-aggregation" else 1
+    assert float(values["sigma of one client"]) * math.sqrt(honest) == pytest.approx(sigma, rel=1e-12)
+
+
+def test_a_saved_run_reads_back(tmp_path, capsys):
+    out = tmp_path / "run"
+    flags = "train --task breast-cancer --epsilon 2 --clip 1 --clients 10 --iterations 8 --simulate-noise-seed 0 --json"
+    code, printed, err = run_command(capsys, *flags.split(), "--out", str(out))
+    assert code == 0
+    assert f"saved in {out}" in err.replace("\n", "")
+    assert sorted(path.name for path in out.iterdir()) == ["curve.png", "guarantee.md", "model.safetensors", "result.json"]
+    result = load(out)
+    assert json.loads(result.to_json()) == json.loads(printed)
+    again = train(task="breast-cancer", epsilon=2, clip_norm=1, clients=10, iterations=8, simulate_noise_seed=0)
+    assert again == result
+    assert np.array_equal(again.x, result.x)
+    shown = run_command(capsys, "show", str(out), "--json")[1]
+    assert json.loads(shown) == json.loads(printed)
+    measured = json.loads(run_command(capsys, "evaluate", str(out), "--json")[1])
+    assert measured["error"] == result.test_error
+    code, _, err = run_command(capsys, *flags.split(), "--out", str(out))
+    assert code == 2
+    assert "already holds model.safetensors" in err.replace("\n", " ")
+    assert load(out) == result, "the first run is untouched"
+
+
+def test_the_model_is_a_state_dict(tmp_path):
+    from safetensors.torch import load_file
+
+    clients, test = blobs()
+    network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    task = own_task(network, clients, nn.functional.cross_entropy, equipoise.accuracy, test=test, learning_rate=0.5)
+    result = train(task=task, epsilon=2, clip_norm=1)
+    reserve(tmp_path / "run")
+    save(result, tmp_path / "run")
+    network.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
+    with torch.no_grad():
+        assert equipoise.accuracy(network(test[0]), test[1]) == pytest.approx(1 - result.test_error)
+
+
+def test_evaluate_on_other_files(clinic, tmp_path, capsys):
+    flags = "train --task csv --data a.csv b.csv --label outcome --bounds bounds.toml --epsilon inf --out run --json"
+    assert json.loads(run_command(capsys, *flags.split())[1])["test_error"] is None
+    for gone in ("a.csv", "b.csv", "bounds.toml"):
+        Path(gone).unlink()  # the folder is enough
+    measured = json.loads(run_command(capsys, "evaluate", "run", "--data", "test.csv", "--json")[1])
+    assert 0 <= measured["error"] <= 1
+    assert measured["covered"] is False
+    code, _, err = run_command(capsys, "evaluate", "run")
+    assert code == 2
+    assert "give --data FILE" in err
+
+
+def test_the_table_of_a_run_without_test_records(clinic, capsys):
+    flags = "train --task csv --data a.csv b.csv --label outcome --bounds bounds.toml --epsilon inf --out run --json"
+    run_command(capsys, *flags.split())
+    assert "no public test records" in run_command(capsys, "show", "run")[1]
+
+
+def test_folders_that_cannot_be_kept_are_refused_before_training(tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").write_text("")
+    flags = "train --task breast-cancer --epsilon 2 --clip 1 --out".split()
+    code, out, err = run_command(capsys, *flags, str(tmp_path / "file" / "run"))
+    assert (code, out) == (2, "")
+    assert "cannot be written: Not a directory" in err.replace("\n", " ")
+    with pytest.raises(DataError, match=r"holds no finished run: result\.json is missing"):
+        load(tmp_path)
+    (tmp_path / "result.json").write_text("{")
+    (tmp_path / "model.safetensors").write_text("{")
+    with pytest.raises(DataError, match="does not hold a run that this version can read"):
+        load(tmp_path)
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
+    result = train(task="breast-cancer", epsilon=2, clip_norm=1, clients=5, iterations=4)
+    reserve(tmp_path)
+
+    def full(self, *_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(equipoise.EquipoiseError, match="No space left on device; the files that are there are whole"):
+        save(result, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors", "unfinished"]
+    with pytest.raises(InvalidValue, match=r"already holds model\.safetensors, unfinished"):
+        reserve(tmp_path)
+
+
+def test_two_runs_cannot_claim_one_folder(tmp_path):
+    reserve(tmp_path / "run")
+    with pytest.raises(InvalidValue, match="already holds unfinished"):
+        reserve(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["a[bold]b", "a$_^$b", "run \N{SNOWMAN}"])
+def test_strange_names_lose_nothing(tmp_path, capsys, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    Path(f"{name}.py").write_text(TASK_FILE)
+    code, out, err = run_command(capsys, "train", "--task", f"{name}.py", "--epsilon", "2", "--clip", "1", "--out", name)
+    assert code == 0, err
+    assert f"{name}.py" in out
+    assert load(Path(name)).task == f"{name}.py"
+    assert (Path(name) / "curve.png").exists()
+
+
+def test_a_broken_pipe_comes_after_saving(tmp_path):
+    program = Path(sys.executable).with_name("equipoise")
+    command = f"{program} train --task breast-cancer --epsilon 2 --clip 1 --json --out {tmp_path / 'run'} | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert "Traceback" not in done.stderr
+    assert load(tmp_path / "run").private
+
+
+def test_the_command_to_repeat_a_run_repeats_it(capsys):
+    flags = (
+        "--task breast-cancer --algorithm dp-scaffnew --epsilon 2.5 --clip 0.5 --schedule coin --p 0.2 --diagnostics --seed 3"
+    )
+    first = json.loads(run_command(capsys, "train", *flags.split(), "--simulate-noise-seed", "4", "--json")[1])
+    words = first["repeat"].split()
+    assert words[:2] == ["equipoise", "train"]
+    assert json.loads(run_command(capsys, *words[1:], "--json")[1]) == first
