@@ -61,17 +61,7 @@ def plan(question: Question, watch: Callable[[Iterable[float]], Iterable[float]]
 def _options(question: Question) -> Options:
     """What the question says to the task; where there is no other pool, some of its records are declared public."""
     own_pool = question.task in ("breast-cancer", "digits", "libsvm") and not (question.proxy or question.synthetic)
-    return Options(
-        clients=question.clients,
-        split=question.split,
-        seed=question.seed,
-        data=question.data,
-        test=question.test,
-        label=question.label,
-        bounds=question.bounds,
-        proxy=question.proxy,
-        public_records=question.public_records or (PUBLIC_RECORDS if own_pool else 0),
-    )
+    return replace(Options.of(question), public_records=question.public_records or (PUBLIC_RECORDS if own_pool else 0))
 
 
 def _public(question: Question, task: Task, clients: int) -> Public:

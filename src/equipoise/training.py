@@ -37,10 +37,10 @@ def train(
     settings = settings or Settings.of(**values)
     if isinstance(own, Task):
         require(
-            options_of(settings) == Options(seed=settings.seed),
+            Options.of(settings) == Options(seed=settings.seed),
             "a task object has its own clients, batch and data: leave them out",
         )
-    task = own if isinstance(own, Task) else load_task(settings.task, options_of(settings))
+    task = own if isinstance(own, Task) else load_task(settings.task, Options.of(settings))
     run = settings.resolve(task.eta, task.iterations, len(task.clients.sizes), task.batch or "full")
     schedule = schedule_of(run)
     account = account_of(run, task, len(schedule))
@@ -77,21 +77,6 @@ def train(
         repeat=None if isinstance(own, Task) else settings.command,
         version=version("equipoise"),
         x=x.numpy(),
-    )
-
-
-def options_of(settings: Settings) -> Options:
-    """What the settings say to the task."""
-    return Options(
-        clients=settings.clients,
-        split=settings.split,
-        batch=settings.batch,
-        seed=settings.seed,
-        data=settings.data,
-        test=settings.test,
-        label=settings.label,
-        bounds=settings.bounds,
-        public_records=settings.public_records,
     )
 
 
@@ -200,4 +185,4 @@ def _notices(run: Run, spent: float, failed: str | None) -> list[str]:
 
 def measure_again(result: Result, data: tuple[str, ...]) -> Measured:
     """Error and loss of a saved model: on the files `data`, or on its task's public test records."""
-    return load_measure(result.task, options_of(result), data, result.reading)(torch.from_numpy(result.x))
+    return load_measure(result.task, Options.of(result), data, result.reading)(torch.from_numpy(result.x))

@@ -1,7 +1,7 @@
 """What a task is: private records held by clients, a loss, a public measure of the result, and public constants."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -72,6 +72,11 @@ class Options:
     bounds: str | None = None
     proxy: tuple[str, ...] = ()
     public_records: int = 0
+
+    @classmethod
+    def of(cls, said: object) -> Self:
+        """From anything that has some of these as attributes."""
+        return cls(**{option.name: getattr(said, option.name) for option in fields(cls) if hasattr(said, option.name)})
 
     @property
     def minibatch(self) -> int | None:
