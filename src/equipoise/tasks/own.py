@@ -150,7 +150,8 @@ def _measure(model: FlatModel, loss: Any, metric: Any, records: Records, x: Tens
     inputs, targets = records
     with torch.no_grad():
         outputs = model(x, inputs)
-        return Measured(torch.as_tensor(1 - float(metric(outputs, targets))), torch.as_tensor(float(loss(outputs, targets))))
+        values = 1 - float(metric(outputs, targets)), float(loss(outputs, targets))
+    return Measured(*torch.tensor(values, dtype=torch.float64))
 
 
 def _constant_error(model: FlatModel, metric: Any, records: Records) -> float | None:
