@@ -84,7 +84,8 @@ def _public(question: Question, task: Task, clients: int) -> Public:
             pool = synthetic_pool(200, features, outputs, private.link, norm, question.seed)
             sentences.append("nothing else: the stand-ins have made-up records, expect plans 10 to 20 % worse")
         stand_ins = bootstrap(pool, number, min(records, THEIR_RECORDS), private.link, private.l2, question.seed)
-    return Public(task, clients, surrogate_of(stand_ins, task.x0, task.L, task.mu), sentences)
+    surrogate = surrogate_of(stand_ins, task.x0, task.L, task.mu)
+    return Public(task, clients, surrogate.single() if surrogate.large else surrogate, sentences)
 
 
 def plan_public(question: Question, public: Public, epsilon: float) -> Plan:
@@ -131,10 +132,8 @@ def _screen(question: Question, surrogate: Surrogate, algorithm: str, noise: flo
         paces = [(tau, [T // tau]) for tau in range(1, T + 1) if T % tau == 0 and T // tau <= MOST_ROUNDS]
     else:
         paces = [(tau, [K for K in ROUNDS if K * tau <= LONGEST]) for tau in PACES]
-    large = surrogate.x0.shape[-1] > 150
-    return screen(
-        surrogate, algorithm, [1 / surrogate.L, 0.25 / surrogate.L], paces, clips, gammas, noise, 3 if large else seeds
-    )
+    etas = [1 / surrogate.L, 0.25 / surrogate.L]
+    return screen(surrogate, algorithm, etas, paces, clips, gammas, noise, 3 if surrogate.large else seeds)
 
 
 def _judge(best: Rehearsal, untrained: float, public_only: dict[str, Any] | None, task: Task) -> tuple[Verdict, str]:

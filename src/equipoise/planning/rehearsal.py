@@ -76,7 +76,7 @@ def rehearse(
     for _, _, x in server_rounds(start, schedule, fleet, candidate.gamma):  # noqa: B007
         assert fleet.memory is not None
         clipped += float((fleet.memory.update.norm(dim=-1) > candidate.clip_norm).double().mean()) / candidate.rounds
-    return Rehearsal(candidate, x, surrogate.excess(x), clipped)
+    return Rehearsal(candidate, x.double(), surrogate.excess(x).double(), clipped)
 
 
 def race(
@@ -84,9 +84,10 @@ def race(
     candidates: list[Candidate],
     noise_per_clip: float,
     h_update: str = "paper",
-    stages: tuple[tuple[int, int], ...] = ((8, 10), (32, 4), (128, 1)),
+    stages: tuple[tuple[int, int], ...] | None = None,
 ) -> Rehearsal:
     """Successive halving: after `seeds` seeds the best `keep` go on; the winner comes back with the mean of the last stage."""
+    stages = stages or (((2, 10), (8, 4), (32, 1)) if surrogate.large else ((8, 10), (32, 4), (128, 1)))
     tried: dict[int, list[Rehearsal]] = {i: [] for i in range(len(candidates))}
     done = 0
     for seeds, keep in stages:

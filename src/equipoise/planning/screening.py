@@ -33,6 +33,7 @@ def screen(
     most = max(max(rounds) for _, rounds in paces)
     d = surrogate.x0.shape[-1]
     normals = torch.tensor(np.stack([stream(seed, "screening").standard_normal((most, d)) for seed in range(seeds)]))
+    normals = normals.to(surrogate.x0.dtype)
     found = []
     for eta in etas:
         for tau, rounds in paces:
@@ -54,14 +55,14 @@ def _simulate(
     normals: Tensor,
 ) -> Tensor:
     """The final models [plans, seeds, d] of plans (K, C, gamma); they come with K falling, and drop out as they end."""
-    drift = _drift(surrogate, eta, tau)
-    pull = torch.einsum("nij,njk->ink", surrogate.hessians, drift).flatten(1)
+    drift, pulls = _drift(surrogate, eta, tau)
+    pull = pulls.transpose(0, 1).flatten(1)
     push = torch.einsum("nij,nj->ni", drift, surrogate.slopes)
     (N, d), seeds = surrogate.slopes.shape, len(normals)
-    K, C, gamma = (torch.tensor(column, dtype=torch.float64).reshape(-1, 1, 1) for column in zip(*plans, strict=True))
+    K, C, gamma = (torch.tensor(column, dtype=normals.dtype).reshape(-1, 1, 1) for column in zip(*plans, strict=True))
     noise = noise_per_clip * C * K.sqrt()
     y = (surrogate.x0 - surrogate.best).expand(len(plans), seeds, d)  # x - x*
-    h = torch.zeros(len(plans), seeds, N, d, dtype=torch.float64) if algorithm == "dp-scaffnew" else None
+    h = torch.zeros(len(plans), seeds, N, d, dtype=normals.dtype) if algorithm == "dp-scaffnew" else None
     ended: list[Tensor] = []
     for k in range(1, int(K.max()) + 1):
         update = -(y @ pull).reshape(*y.shape[:-1], N, d) - push
@@ -79,17 +80,11 @@ def _simulate(
     return surrogate.best + torch.cat(ended[::-1])
 
 
-def _drift(surrogate: Surrogate, eta: float, tau: int) -> Tensor:
-    """B_i = eta sum_{j < tau} (1 - eta A_i)^j of every client, [clients, d, d], by doubling.
+def _drift(surrogate: Surrogate, eta: float, tau: int) -> tuple[Tensor, Tensor]:
+    """B_i = eta sum_{j < tau} (1 - eta A_i)^j of every client, and A_i B_i, both [clients, d, d].
 
     tau local steps from x with control variate h make the progress -B_i (A_i (x - x*) + g_i - h), g_i the slope at x*.
     """
-    N, d = surrogate.slopes.shape
-    identity = torch.eye(d, dtype=torch.float64).expand(N, d, d)
-    step = identity - eta * surrogate.hessians
-    B, power = torch.zeros_like(step), identity  # B_0 and (1 - eta A)^0
-    for bit in bin(tau)[2:]:
-        B, power = B + power @ B, power @ power
-        if bit == "1":
-            B, power = eta * identity + step @ B, step @ power
-    return B
+    curvatures, axes = surrogate.spectra  # A = Q diag(a) Q', a > 0
+    shrunk = 1 - (1 - eta * curvatures) ** tau  # of A B; a B = 1 - (1 - eta a)^tau
+    return (axes * (shrunk / curvatures).unsqueeze(-2)) @ axes.mT, (axes * shrunk.unsqueeze(-2)) @ axes.mT

@@ -1,7 +1,8 @@
 """Public stand-ins for the private clients, on which plans can be tried for nothing."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from equipoise.errors import DataError
 from equipoise.seeds import stream
-from equipoise.tasks.linear import LinearClients, Link, linear_clients
+from equipoise.tasks.linear import SHARE_WRONG, LinearClients, Link, linear_clients, linear_measure
 from equipoise.tasks.task import Table
 
 FEWEST_RECORDS = 8
@@ -24,6 +25,7 @@ class ConvexClients(Protocol):
     def gradient(self, x: Tensor, t: int) -> Tensor: ...
     def loss(self, x: Tensor) -> Tensor: ...
     def hessians(self, x: Tensor) -> Tensor: ...
+    def single(self) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,22 @@ class Surrogate:
     def number(self) -> int:
         return len(self.clients.sizes)
 
+    @property
+    def large(self) -> bool:
+        """Whether seeds differ so little, and cost so much, that few of them do."""
+        return self.x0.shape[-1] > 150
+
+    @cached_property
+    def spectra(self) -> tuple[Tensor, Tensor]:
+        """Eigenvalues [clients, d] and eigenvectors [clients, d, d] of the Hessians."""
+        values, vectors = torch.linalg.eigh(self.hessians)
+        return values, vectors
+
+    def single(self) -> "Surrogate":
+        """The same in single precision, which is enough to compare plans and takes half the time."""
+        single = {name: getattr(self, name).float() for name in ("x0", "best", "hessians", "slopes")}
+        return replace(self, clients=self.clients.single(), **single)
+
     def excess(self, x: Tensor) -> Tensor:
         """f(x) - f(x*) on the surrogate, of models [..., d]."""
         return self.clients.loss(x) - self.clients.loss(self.best)
@@ -59,12 +77,12 @@ def surrogate_of(clients: ConvexClients, x0: Tensor, L: float, mu: float) -> Sur
     return Surrogate(clients, x0, best, clients.hessians(halfway), slopes, L, mu)
 
 
-def minimiser(clients: ConvexClients, x0: Tensor) -> Tensor:
-    """x* of the mean loss, by Newton's method with step halving."""
+def minimiser(clients: ConvexClients, x0: Tensor, tolerance: float = 1e-10) -> Tensor:
+    """x* of the mean loss, up to a gradient of this length, by Newton's method with step halving."""
     x, N = x0, len(clients.sizes)
     for _ in range(50):
         gradient = clients.gradient(x.expand(N, -1), 0).mean(0)
-        if gradient.norm() < 1e-10:
+        if gradient.norm() < tolerance:
             break
         step = torch.linalg.solve(clients.hessians(x).mean(0), gradient)
         scale = 1.0
@@ -75,12 +93,38 @@ def minimiser(clients: ConvexClients, x0: Tensor) -> Tensor:
 
 
 def bootstrap(pool: Table, clients: int, records: int, link: Link, l2: float, seed: int) -> LinearClients:
-    """`clients` stand-ins with `records` records each, drawn with replacement from a public pool."""
+    """`clients` stand-ins with `records` records each, drawn with replacement from a public pool.
+
+    A small pool is easier to separate than the many private records: plans made on it take too many rounds. So half of the
+    class labels, at random, are drawn anew from a regularised fit of the pool.
+    """
     if len(pool.features) < FEWEST_RECORDS:
         raise DataError(f"{len(pool.features)} public records are too few to stand for clients: give {FEWEST_RECORDS} or more")
     rng = stream(seed, "surrogate")
     index = rng.integers(len(pool.features), size=(clients, records))
-    return linear_clients([pool.rows(part) for part in index], link, l2, None, seed)
+    tables = [pool.rows(part) for part in index]
+    if link.error_name == SHARE_WRONG:
+        weights = _regularised_fit(pool, link, l2)
+        for i, (features, targets) in enumerate(tables):
+            anew = rng.random((records, 1)) < 0.5
+            tables[i] = Table(features, np.where(anew, _targets(link, features @ weights.T, rng), targets))
+    return linear_clients(tables, link, l2, None, seed)
+
+
+def _regularised_fit(pool: Table, link: Link, l2: float) -> NDArray[np.float64]:
+    """The linear model [outputs, features] of the pool, its regulariser chosen among multiples of l2 by cross-validation."""
+    folds = np.arange(len(pool.features)) % 5
+
+    def fit(part: Table, strength: float) -> Tensor:
+        alone = linear_clients([part], link, strength, None, 0)
+        return minimiser(alone, torch.zeros(part.features.shape[1] * part.targets.shape[1], dtype=torch.float64), 1e-4)
+
+    def loss_elsewhere(strength: float) -> float:
+        parts = [(pool.rows(np.flatnonzero(folds != k)), pool.rows(np.flatnonzero(folds == k))) for k in range(5)]
+        return sum(float(linear_measure(left_out, link)(fit(used, strength)).loss) for used, left_out in parts)
+
+    strength = min((l2 * times for times in (0.3, 1, 3, 10, 30)), key=loss_elsewhere)
+    return fit(pool, strength).numpy().reshape(pool.targets.shape[1], -1)
 
 
 def synthetic_pool(records: int, features: int, outputs: int, link: Link, norm: float, seed: int) -> Table:
@@ -98,7 +142,7 @@ def synthetic_pool(records: int, features: int, outputs: int, link: Link, norm: 
 
 
 def _targets(link: Link, scores: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
-    if link.error_name == "root mean squared error":
+    if link.error_name != SHARE_WRONG:
         clipped: NDArray[np.float64] = np.clip(scores / 6, -1, 1)
         return clipped
     if scores.shape[1] == 1:

@@ -49,13 +49,14 @@ def _multinomial_bend(shares: Tensor) -> Tensor:
     return torch.diag_embed(shares) - shares.unsqueeze(-1) * shares.unsqueeze(-2)
 
 
+SHARE_WRONG = "share of wrong predictions"
 LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
     residual=lambda outputs, targets: torch.sigmoid(outputs) - targets,
     loss=lambda outputs, targets: nn.functional.softplus((1 - 2 * targets) * outputs).sum(-1),
     bend=lambda outputs: (torch.sigmoid(outputs) * torch.sigmoid(-outputs)).unsqueeze(-1),
     error=lambda outputs, targets, weights: (((outputs >= 0) != (targets > 0)).squeeze(-1) * weights).sum(-1),
     constant=lambda targets: min(targets.mean(), 1 - targets.mean()),
-    error_name="share of wrong predictions",
+    error_name=SHARE_WRONG,
     curvature=1 / 4,
 )
 MULTINOMIAL = Link(  # an output for each class; targets one-hot
@@ -64,7 +65,7 @@ MULTINOMIAL = Link(  # an output for each class; targets one-hot
     bend=lambda outputs: _multinomial_bend(torch.softmax(outputs, -1)),
     error=lambda outputs, targets, weights: ((outputs.argmax(-1) != targets.argmax(-1)) * weights).sum(-1),
     constant=lambda targets: 1 - targets.mean(0).max(),
-    error_name="share of wrong predictions",
+    error_name=SHARE_WRONG,
     curvature=1 / 2,
 )
 
@@ -136,6 +137,10 @@ class LinearClients:
             sizes=self.sizes[client : client + 1],
             minibatches=self.minibatches and self.minibatches.alone(client),
         )
+
+    def single(self) -> Self:
+        """The same clients in single precision."""
+        return replace(self, features=self.features.float(), targets=self.targets.float(), weights=self.weights.float())
 
     def _matrix(self, x: Tensor) -> Tensor:
         return _matrix(x, self.targets, self.features)

@@ -54,6 +54,10 @@ class QuadraticClients:
         """The share of the excess loss of x = 0 that is left: 1 without training, 0 at the minimiser."""
         return self.excess(x) / self.excess(torch.zeros_like(x))
 
+    def single(self) -> Self:
+        """The same clients in single precision."""
+        return replace(self, A=self.A.float(), b=self.b.float())
+
     def alone(self, client: int) -> Self:
         return replace(self, A=self.A[client], b=self.b[client])
 
