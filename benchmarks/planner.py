@@ -27,7 +27,7 @@ import torch
 from equipoise.planner import LONGEST, PACES, ROUNDS
 from equipoise.planning.answers import Candidate
 from equipoise.planning.closed_forms import Problem, corollary_1, corrected_plan, displacement_law, trainability
-from equipoise.planning.rehearsal import race, rehearse, shortlist
+from equipoise.planning.rehearsal import race, rehearse, shortlist, stages_of
 from equipoise.planning.screening import screen
 from equipoise.planning.surrogate import Surrogate, bootstrap, surrogate_of
 from equipoise.privacy import Budget, Guarantee
@@ -88,7 +88,7 @@ def two_stage(public: Surrogate, algorithm: str, clip_norm: float, noise: float,
     paces = [(tau, [K for K in ROUNDS if K * tau <= LONGEST]) for tau in PACES]
     seeds = 3 if public.large else 8
     tried = screen(public, algorithm, [1 / public.L, 0.25 / public.L], paces, [clip_norm], gammas, noise, seeds)
-    won = race(public, shortlist(tried), noise).candidate
+    won = race(shortlist(tried), lambda c, seeds: rehearse(public, c, noise, seeds), stages_of(public))[0].candidate
     return won if won.excess < float(public.excess(public.x0)) else replace(won, rounds=0)  # not to train
 
 

@@ -121,11 +121,11 @@ def test_clipped_h_is_the_papers_until_the_clip_acts():
     task, _ = quadratic()
     schedule = periodic(40, 4)
     paper_h, _ = last_model(task, schedule, dp_scaffnew(ETA, 0.25), 1e6)
-    clipped_h, _ = last_model(task, schedule, dp_scaffnew(ETA, 0.25, 1e6), 1e6)
+    clipped_h, _ = last_model(task, schedule, dp_scaffnew(ETA, 0.25, "clipped", 1e6), 1e6)
     assert torch.equal(paper_h, clipped_h)
     noise = GivenNoise(drawn_noise(10, 5, 10), SIGMA)
     C = 0.05
-    _, fleet = last_model(task, schedule, dp_scaffnew(ETA, 0.25, C), C, noise, SIGMA)
+    _, fleet = last_model(task, schedule, dp_scaffnew(ETA, 0.25, "clipped", C), C, noise, SIGMA)
     assert fleet.memory.update.norm(dim=-1).min() > C
     bound = 0.25 / ETA * (2 * C + SIGMA * 10**0.5 * 5)  # (p/eta)(2C + |mean noise|)
     assert fleet.memory.state.h.norm(dim=-1).max() < bound
@@ -135,12 +135,15 @@ def test_clipped_h_formula():
     """h = (p/eta)(x_new - x - clip(update)), theory 1.4, one round at a time."""
     task, _ = quadratic()
     p, C = 0.25, 0.05
-    algorithm = dp_scaffnew(ETA, p, C)
+    algorithm = dp_scaffnew(ETA, p, "clipped", C)
     x = task.x0.expand(5, -1)
     update, state = algorithm.local_round(x, algorithm.init(x), range(4), task.clients.gradient)
-    x_new = x + 0.37
-    _, after = algorithm.local_round(x_new, state, range(4, 8), task.clients.gradient)
+    x_new, release = x + 0.37, update + 1.7
+    _, after = algorithm.local_round(x_new, algorithm.heard(state, update, release), range(4, 8), task.clients.gradient)
     torch.testing.assert_close(after.h, p / ETA * (x_new - x - clip(update, C)), rtol=0, atol=1e-13)
+    heard = dp_scaffnew(ETA, p, "released").heard(state, update, release)
+    _, after = algorithm.local_round(x_new, heard, range(4, 8), task.clients.gradient)
+    torch.testing.assert_close(after.h, p / ETA * (x_new - x - release), rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["dp-fedavg", "dp-scaffnew"])

@@ -20,21 +20,38 @@ ALLOWED = {
     "algorithms": {"algorithms", "privacy.mechanism"},
     "tasks": {"tasks"},
     "fleets": {"fleets", "algorithms", "privacy"},
-    "run": {"privacy.budget"},
-    "statement": {"run"},
-    "saved": {"run", "statement", "report"},
-    "report": {"report", "run", "plans"},
+    "run": {"privacy.budget", "rules"},
+    "rules": {"run"},
+    "result": {"run"},
+    "accounts": {"algorithms", "privacy", "result", "run", "tasks"},
+    "statement": {"result"},
+    "saved": {"result", "statement", "report"},
+    "report": {"report", "result", "plans"},
     "plans": {"run", "privacy.budget"},
     "plans_without_data": {"plans", "planning", "privacy", "tasks.task"},
-    "planner": {"plans", "plans_without_data", "planning", "privacy", "run", "tasks"},
-    "shown": {"plans", "run"},
-    "training": {"algorithms", "fleets", "privacy", "run", "tasks"},
+    "plans_for_records": {"plans", "planning", "privacy", "run", "tasks"},
+    "planner": {"plans", "plans_for_records", "plans_without_data", "planning", "privacy", "run", "tasks"},
+    "shown": {"plans", "result"},
+    "training": {"accounts", "algorithms", "fleets", "privacy", "result", "run", "tasks"},
     "planning": {"planning", "privacy", "algorithms", "tasks", "fleets"},
-    "cli": {"fleets", "planner", "plans", "plans_without_data", "report", "run", "saved", "shown", "tasks.bounds", "training"},
-    "__init__": {"planner", "plans", "privacy", "run", "saved", "tasks", "training"},
+    "cli": {
+        "fleets",
+        "planner",
+        "plans",
+        "plans_without_data",
+        "report",
+        "result",
+        "run",
+        "saved",
+        "shown",
+        "tasks.bounds",
+        "training",
+    },
+    "__init__": {"planner", "plans", "privacy", "result", "run", "saved", "tasks", "training"},
 }
-TORCH_FREE = """errors seeds run saved statement plans plans_without_data shown report.curve report.trade_off
-planning.closed_forms planning.answers privacy.accounting privacy.budget privacy.noise""".split()
+TORCH_FREE = """errors seeds rules run result saved statement plans plans_without_data shown report.curve report.trade_off
+planning.closed_forms planning.answers privacy.accounting privacy.budget privacy.noise
+privacy.sampled privacy.stability""".split()
 
 
 def modules():

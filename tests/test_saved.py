@@ -23,15 +23,15 @@ STATEMENT = {  # every field of guarantee.md, and what its value looks like
     "epsilon, exact": r"inf|[0-9.e+-]+",
     "epsilon, nominal": r"inf|[0-9.e+-]+",
     "delta": r"[0-9.e-]+",
-    "unit": r"client: .+",
-    "neighbours": r"(replace-one|zero-out): .+",
+    "unit": r"(client|record): .+",
+    "neighbours": r"(replace-one|zero-out|add-remove): .+",
     "trust": r"local|secure-aggregation",
     "the adversary sees": r".+",
     "colluding clients": r"any number|\d+",
     "clients": r"\d+",
     "where it ran": r"one process .+",
     "releases": r"\d+",
-    "what": r"\d+ numbers per client and round: a model update, .+",
+    "what": r"of each client, \d+ numbers at a time: .+",
     "clip norm C": r"inf|[0-9.e+-]+",
     "sensitivity": r"inf|[0-9.e+-]+",
     "sigma": r"[0-9.e+-]+",
@@ -56,7 +56,11 @@ def fields(text):
         {"noise_rule": "lemma1", "v": "proof"},
         {"epsilon": math.inf, "clip_norm": None},
         {"simulate_noise_seed": 1, "diagnostics": True},
+        {"unit": "record", "neighbours": "add-remove"},
+        {"unit": "record", "noise_in": "message", "trust": "secure-aggregation"},
+        {"unit": "record", "noise_in": "hidden-gradient", "clip_norm": None},
     ],
+    ids=str,
 )
 def test_a_reader_can_recompute_epsilon_from_the_statement(change):
     settings = {"task": "breast-cancer", "epsilon": 2, "clip_norm": 0.7, "iterations": 32, "local_steps": 4, "clients": 10}
@@ -67,7 +71,7 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
     for name, pattern in STATEMENT.items():
         assert re.fullmatch(pattern, values[name]), (name, values[name])
     assert all(notice in text for notice in result.notices)
-    assert ("differentially private for one client" in text.split("##")[0]) == result.private
+    assert (f"differentially private for one {result.unit}" in text.split("##")[0]) == result.private
     for words in (
         "What is not covered",
         "each spends its own budget",
@@ -89,6 +93,24 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
     assert optimize.brentq(excess, 0, 1e4, xtol=1e-12) == pytest.approx(float(values["epsilon, exact"]), rel=1e-6)
     honest = result.clients - int(values["colluding clients"]) if values["trust"] == "secure-aggregation" else 1
     assert float(values["sigma of one client"]) * math.sqrt(honest) == pytest.approx(sigma, rel=1e-12)
+
+
+def test_a_reader_can_recompute_a_sampled_epsilon_from_the_statement():
+    """The lines of Python in the statement, run as they stand, give each client's epsilon."""
+    flags = {"iterations": 8, "clients": 4, "unit": "record", "batch": 20}
+    result = train(task="breast-cancer", epsilon=2, clip=0.7, **flags)
+    text = statement(result)
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    values = fields(text)
+    assert "epsilon, exact" not in values
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| ([0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \|$", text, re.MULTILINE)
+    assert len(rows) == 4
+    for _, records, rate, _, sigma, epsilon in rows:
+        assert float(rate) == 20 / int(records)
+        names = {"rate": float(rate), "noise": float(sigma) / float(values["clip norm C"]), "delta": 1e-5, "releases": 8}
+        exec(code, names)
+        assert names["epsilon"] == pytest.approx(float(epsilon), rel=1e-3)
+    assert float(values["epsilon, upper bound"]) == max(float(row[-1]) for row in rows)
 
 
 def test_a_saved_run_reads_back(tmp_path, capsys):

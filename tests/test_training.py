@@ -12,7 +12,7 @@ from torch import nn
 
 import equipoise
 from equipoise import InvalidValue, UnsafeModel, epsilon_spent, train, training
-from equipoise.run import Result
+from equipoise.result import Result
 from equipoise.tasks import Options, load_task
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, Table, least_squares, linear_clients

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from equipoise.plans import Plan, Question
     from equipoise.privacy.accounting import epsilon_spent, gdp_mu, noise_sigma
     from equipoise.privacy.budget import Budget, Guarantee
-    from equipoise.run import Result, Run, Settings
+    from equipoise.result import Result
+    from equipoise.run import Run, Settings
     from equipoise.saved import load
     from equipoise.tasks.own import accuracy, own_task
     from equipoise.tasks.task import Task
@@ -48,7 +49,8 @@ __getattr__ = lazy_names(
         "plans": "Plan Question",
         "privacy.accounting": "epsilon_spent gdp_mu noise_sigma",
         "privacy.budget": "Budget Guarantee",
-        "run": "Result Run Settings",
+        "result": "Result",
+        "run": "Run Settings",
         "saved": "load",
         "tasks.own": "accuracy own_task",
         "tasks.task": "Task",

@@ -18,7 +18,8 @@ from rich.text import Text
 
 from equipoise.errors import EquipoiseError, InvalidValue, require
 from equipoise.plans import Plan, Question
-from equipoise.run import Result, Settings, first_sentence
+from equipoise.result import Result
+from equipoise.run import Settings, first_sentence
 from equipoise.shown import comparison, diagnostics, noise_table, plan_lines, run_facts, trade_off
 
 if TYPE_CHECKING:

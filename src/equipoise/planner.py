@@ -11,16 +11,20 @@ from typing import Any
 
 from equipoise.planning.answers import Candidate, describe, describe_proposal, smallest, untrained_error
 from equipoise.planning.closed_forms import Problem, Proposal, corollary_1, corrected_plan, displacement_law, trainability
-from equipoise.planning.rehearsal import Rehearsal, race, rehearse, shortlist
+from equipoise.planning.rehearsal import race, rehearse, shortlist, stages_of
 from equipoise.planning.screening import screen
-from equipoise.planning.surrogate import Surrogate, bootstrap, minimiser, surrogate_of, synthetic_pool
-from equipoise.plans import Plan, Question, Verdict
+from equipoise.planning.surrogate import Surrogate, bootstrap, surrogate_of, synthetic_pool
+from equipoise.planning.verdict import WORTH_WHILE, judge, predict
+from equipoise.plans import Plan, Question
+from equipoise.plans_for_records import plan_record
 from equipoise.plans_without_data import plan_blind, plan_constants
 from equipoise.privacy.budget import Budget, Guarantee
 from equipoise.run import Settings
 from equipoise.tasks import Options, Task, load_task, load_to_plan
-from equipoise.tasks.linear import LinearClients, linear_clients
+from equipoise.tasks.linear import LinearClients
+from equipoise.tasks.public import public_only
 from equipoise.tasks.quadratic import QuadraticClients
+from equipoise.tasks.task import Table
 
 PUBLIC_RECORDS = 40  # of an embedded or LIBSVM task, if the user names no pool
 GUESSED_RECORDS = 100  # of a client whose size is private
@@ -30,7 +34,6 @@ LONGEST = 512  # local iterations of a plan, if they are not given
 STAND_INS, THEIR_RECORDS = 40, 60  # at most: more cost time and change little
 MOST_ROUNDS = 512  # considered at a fixed number of iterations
 MOST_STEPS = 4096  # rehearsed for a closed form that asks for more
-WORTH_WHILE = 0.9  # a plan must leave less than this share of the loss of not training
 LARGEST_MAPS = 2e7  # numbers in the clients' Hessians; fewer stand-ins are made beyond
 
 
@@ -41,6 +44,7 @@ class Public:
     task: Task
     clients: int
     surrogate: Surrogate
+    records: int  # of a client
     sentences: list[str]
 
 
@@ -55,7 +59,20 @@ def plan(question: Question, watch: Callable[[Iterable[float]], Iterable[float]]
     if not isinstance(task.clients, LinearClients | QuadraticClients):
         return [plan_blind(question, task, clients, epsilon) for epsilon in watch(question.epsilon)]
     public = _public(question, task, clients)
+    if question.unit == "record":
+        return [_both_units(question, public, epsilon) for epsilon in watch(question.epsilon)]
     return [plan_public(question, public, epsilon) for epsilon in watch(question.epsilon)]
+
+
+def _both_units(question: Question, public: Public, epsilon: float) -> Plan:
+    """The plan that protects a record, and beside it what protecting whole clients would leave."""
+    plan = plan_record(question, public.task, public.surrogate, public.records, public.sentences, epsilon)
+    whole = {"unit": "client", "neighbours": "replace-one", "clip_norm": None, "noise_in": None}
+    client = plan_public(question.model_copy(update=whole), public, epsilon)
+    assert client.plan
+    assert client.predicted
+    beside = {f"unit client, {client.plan['algorithm']}": {**client.plan, **client.predicted}}
+    return plan.model_copy(update={"compared": {**plan.compared, **beside}})
 
 
 def _options(question: Question) -> Options:
@@ -68,7 +85,7 @@ def _public(question: Question, task: Task, clients: int) -> Public:
     """Stand-ins for the clients: from the pool, from made-up records, or (quadratic) from the public generator."""
     assert task.L is not None
     assert task.mu is not None
-    sentences = list(task.public)
+    sentences, records = list(task.public), 1
     number = max(2, min(clients, STAND_INS, int(LARGEST_MAPS / task.dimension**2)))
     if isinstance(task.clients, QuadraticClients):
         stand_ins: Any = load_task("quadratic", Options(clients=number, seed=question.seed + 10**6)).clients
@@ -79,13 +96,13 @@ def _public(question: Question, task: Task, clients: int) -> Public:
         records = question.records or (round(sum(private.sizes) / clients) if task.sizes_public else GUESSED_RECORDS)
         outputs, features = task.shapes["weight"]
         pool = task.pool
-        if pool is None:
+        if not isinstance(pool, Table):
             norm = math.sqrt(max(0.0, (task.L - task.mu) / private.link.curvature - 1))
             pool = synthetic_pool(200, features, outputs, private.link, norm, question.seed)
             sentences.append("nothing else: the stand-ins have made-up records, expect plans 10 to 20 % worse")
         stand_ins = bootstrap(pool, number, min(records, THEIR_RECORDS), private.link, private.l2, question.seed)
     surrogate = surrogate_of(stand_ins, task.x0, task.L, task.mu)
-    return Public(task, clients, surrogate.single() if surrogate.large else surrogate, sentences)
+    return Public(task, clients, surrogate.single() if surrogate.large else surrogate, records, sentences)
 
 
 def plan_public(question: Question, public: Public, epsilon: float) -> Plan:
@@ -97,23 +114,26 @@ def plan_public(question: Question, public: Public, epsilon: float) -> Plan:
     races = {}
     for algorithm in algorithms:
         candidates = shortlist(_screen(question, surrogate, algorithm, noise))
-        races[algorithm] = race(surrogate, candidates, noise, question.h_update)
+        races[algorithm], *_ = race(
+            candidates, lambda c, seeds: rehearse(surrogate, c, noise, seeds, question.h_update), stages_of(surrogate)
+        )
     best = min(races.values(), key=lambda tried: tried.mean)
     untrained = float(surrogate.excess(surrogate.x0))
-    public_only = _public_only(task)
-    verdict, reason = _judge(best, untrained, public_only, task)
+    found = public_only(task)
+    verdict, reason = judge(best, untrained, found, task)
     return Plan(
         verdict=verdict,
         reason=reason,
+        unit="client",
         epsilon=epsilon,
         delta=question.delta,
         nu2=trainability(budget, guarantee, task.dimension),
         plan=describe(best.candidate, budget, guarantee),
-        predicted=_predict(best, task),
+        predicted=predict(best, task),
         untrained={"excess_loss": untrained, "test_error": untrained_error(task)},
-        public_only=public_only,
+        public_only=found,
         compared={
-            name: {**describe(tried.candidate, budget, guarantee), **_predict(tried, task)} for name, tried in races.items()
+            name: {**describe(tried.candidate, budget, guarantee), **predict(tried, task)} for name, tried in races.items()
         },
         **_closed_forms(question, public, budget, guarantee, best.candidate.clip_norm, noise),
         changes=_changes(question, surrogate, noise, budget, guarantee, untrained) if verdict == "do not train" else None,
@@ -134,46 +154,6 @@ def _screen(question: Question, surrogate: Surrogate, algorithm: str, noise: flo
         paces = [(tau, [K for K in ROUNDS if K * tau <= LONGEST]) for tau in PACES]
     etas = [1 / surrogate.L, 0.25 / surrogate.L]
     return screen(surrogate, algorithm, etas, paces, clips, gammas, noise, 3 if surrogate.large else seeds)
-
-
-def _judge(best: Rehearsal, untrained: float, public_only: dict[str, Any] | None, task: Task) -> tuple[Verdict, str]:
-    left = best.mean / untrained
-    error = best.standard_error / untrained
-    said = f"the best plan leaves {left:.0%} ± {error:.0%} of the excess loss of not training"
-    if left + 2 * error >= WORTH_WHILE:
-        return "do not train", f"{said}: not clearly below {WORTH_WHILE:.0%}"
-    if public_only and task.measure:
-        loss = float(task.measure(best.x).loss.mean())
-        if public_only["test_loss"] <= loss:
-            return (
-                "public data alone is as good",
-                f"{said}, but a model trained on the {public_only['records']} public records alone has test loss "
-                f"{public_only['test_loss']:.3g} against {loss:.3g}",
-            )
-    return "train", said
-
-
-def _public_only(task: Task) -> dict[str, Any] | None:
-    """What a model trained on the public pool alone reaches on the public test records."""
-    if task.pool is None or task.measure is None or not isinstance(task.clients, LinearClients):
-        return None
-    alone = linear_clients([task.pool], task.clients.link, task.clients.l2, None, 0)
-    measured = task.measure(minimiser(alone, task.x0))
-    return {"records": len(task.pool.features), "test_error": float(measured.error), "test_loss": float(measured.loss)}
-
-
-def _predict(tried: Rehearsal, task: Task) -> dict[str, Any]:
-    predicted: dict[str, Any] = {
-        "excess_loss": tried.mean,
-        "excess_loss_se": tried.standard_error,
-        "test_error": None,
-        "test_error_se": None,
-        "clipped": tried.clipped,
-    }
-    if task.measure:
-        error = task.measure(tried.x).error
-        predicted |= {"test_error": float(error.mean()), "test_error_se": float(error.std() / math.sqrt(len(error)))}
-    return predicted
 
 
 def _closed_forms(
@@ -218,7 +198,7 @@ def _with_result(proposal: Proposal, public: Public, clip_norm: float, noise: fl
 
 
 def _result(candidate: Candidate, public: Public, noise: float) -> dict[str, Any]:
-    predicted = _predict(rehearse(public.surrogate, candidate, noise, range(32)), public.task)
+    predicted = predict(rehearse(public.surrogate, candidate, noise, range(32)), public.task)
     return {key: predicted[key] for key in ("excess_loss", "test_error")}
 
 
@@ -260,22 +240,5 @@ def _settings(question: Question, candidate: Candidate, epsilon: float, clients:
         h_update=question.h_update if candidate.algorithm == "dp-scaffnew" else None,
         clip_norm=candidate.clip_norm,
         epsilon=epsilon,
-        **{
-            name: getattr(question, name)
-            for name in (
-                "delta",
-                "unit",
-                "neighbours",
-                "trust",
-                "colluding",
-                "split",
-                "seed",
-                "data",
-                "test",
-                "label",
-                "bounds",
-            )
-        },
-        clients=None if question.task == "csv" else clients,
-        public_records=question.public_records,
+        **question.shared(None if question.task == "csv" else clients),
     )

@@ -8,10 +8,8 @@ from cyclopts import Group, Parameter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from equipoise.errors import InvalidValue, require
-from equipoise.privacy.budget import Budget
-from equipoise.run import Common, Real, Settings
-
-Verdict = Literal["train", "do not train", "public data alone is as good"]
+from equipoise.privacy.budget import Budget, Unit
+from equipoise.run import Common, NoiseIn, Real, Settings
 
 _question = Parameter(group=Group("What is planned", sort_key=0))
 _constants = Parameter(group=Group("Constants instead of a task", sort_key=3))
@@ -36,10 +34,13 @@ class Question(Common):
         None, description="C, if it is given; planned otherwise"
     )
     gamma: Annotated[float | None, _question] = Field(None, description="server step, if it is given; planned otherwise")
-    h_update: Annotated[Literal["paper", "clipped"], _question] = Field("paper", description="as in train")
-    proxy: Annotated[tuple[str, ...], _question, Parameter(consume_multiple=True, negative=())] = Field(
-        (), description="files with public records like the private ones (tasks csv and libsvm)"
+    noise_in: Annotated[NoiseIn | None, _question] = Field(
+        None, description="unit record: plan for noise here only; all places are compared otherwise"
     )
+    round_cost: Annotated[float, _question] = Field(
+        0.0, description="unit record: price of a round in local steps; of plans that are as good, the cheapest is taken"
+    )
+    h_update: Annotated[Literal["paper", "clipped"], _question] = Field("paper", description="as in train")
     synthetic: Annotated[bool, _question, Parameter(negative=())] = Field(
         False, description="plan on made-up records, from public constants alone: no public record is used"
     )
@@ -61,12 +62,23 @@ class Question(Common):
             Budget(epsilon, self.delta)
             require(epsilon < math.inf, "epsilon=inf needs no plan: without noise, more rounds are better")
         self.guarantee(self.clients or 2**31)
-        for name in ("clip_norm", "gamma", "v"):
+        for name in ("clip_norm", "gamma", "l2", "v"):
             value = getattr(self, name)
             require(value is None or 0 < value < math.inf, f"{name.removesuffix('_norm')}={value} is not a positive number")
         for name in ("iterations", "clients", "records"):
             count = getattr(self, name)
             require(count is None or count >= 1, f"{name}={count} is not >= 1")
+        require(0 <= self.round_cost < math.inf, f"round_cost={self.round_cost} is not a price >= 0")
+        if self.unit == "record":
+            require(self.task is not None, "unit=record needs a task: no closed form plans for it")
+            require(self.gamma is None, "gamma with unit=record: only gamma=1 is planned; leave it out")
+            require(
+                self.trust == "local" or self.noise_in == "message",
+                "trust=secure-aggregation with unit=record saves noise only with noise_in=message: give it, or trust=local",
+            )
+        else:
+            require(not self.round_cost, "round_cost with unit=client, where every round costs noise: leave it out")
+            require(self.noise_in in (None, "message"), f"noise_in={self.noise_in} with unit=client: leave it out")
         require(self.public_records >= 0, f"public_records={self.public_records} is not >= 0")
         given = [name for name in ("mu", "smoothness", "dimension", "psi0", "r0", "zeta") if getattr(self, name) is not None]
         if self.task is None:
@@ -80,14 +92,19 @@ class Question(Common):
             require(not given, f"{', '.join(given)} with task={self.task}, which knows its constants: leave them out")
         return self
 
+    def shared(self, clients: int | None) -> dict[str, Any]:
+        """What a plan passes on to training as it was said; the number of clients as it was found."""
+        return {name: getattr(self, name) for name in Common.model_fields} | {"clients": clients}
+
 
 class Plan(BaseModel):
     """The answer for one budget. `train` reads `settings`; everything else says why."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    verdict: Verdict
+    verdict: Literal["train", "do not train", "public data alone is as good"]
     reason: str
+    unit: Unit
     epsilon: float
     delta: float
     nu2: Real

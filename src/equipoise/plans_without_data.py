@@ -46,6 +46,7 @@ def plan_constants(question: Question, epsilon: float) -> Plan:
     return Plan(
         verdict="train" if worth else "do not train",
         reason=f"{form} is {corrected.bound:.4g}, against {compared_with} = {problem.untrained:.4g} without training",
+        unit=question.unit,
         epsilon=epsilon,
         delta=question.delta,
         nu2=trainability(budget, guarantee, question.dimension),
@@ -103,6 +104,7 @@ def plan_blind(question: Question, task: "Task", clients: int, epsilon: float) -
     return Plan(
         verdict="do not train" if hopeless else "train",
         reason=reason,
+        unit=question.unit,
         epsilon=epsilon,
         delta=question.delta,
         nu2=nu2,

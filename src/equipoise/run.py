@@ -1,9 +1,5 @@
-"""Settings, Run, Result: what a user says, what that means with nothing left open, and what came out of it.
+"""Settings and Run: what a user says, and what that means with nothing left open. Frozen values that read and write JSON."""
 
-Frozen values that read and write JSON; each is the one before and more.
-"""
-
-import json
 import math
 import shlex
 from typing import Annotated, Any, Literal, Self
@@ -13,12 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationEr
 
 from equipoise.errors import InvalidValue, require
 from equipoise.privacy.budget import Budget, Guarantee, Neighbours, Trust, Unit
+from equipoise.rules import check_record_unit
 
 Real = Annotated[float, PlainSerializer(lambda x: x if math.isfinite(x) else str(x), when_used="json")]
 """A number that JSON can hold: infinity is the string "inf"."""
 
 MOST_ITERATIONS = 10**8
 
+NoiseIn = Literal["message", "gradient", "hidden-gradient"]
 Reading = Literal["exact", "proof", "sampling", "record-style"]
 
 _learning, _data, _privacy, _simulation = (
@@ -36,6 +34,7 @@ class Common(BaseModel):
     split: Annotated[str, _learning] = Field(
         "random", description="how records are dealt to clients: random, or dirichlet:A for label skew (small A: strong)"
     )
+    l2: Annotated[float | None, _learning] = Field(None, description="regulariser of a linear model (default: the task's)")
     seed: Annotated[int, _learning] = Field(0, description="public seed of split, coins and minibatches; never of the noise")
 
     data: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
@@ -48,14 +47,21 @@ class Common(BaseModel):
     bounds: Annotated[str | None, _data] = Field(
         None, description="TOML file with public bounds of every column (task csv; `equipoise data bounds` writes a template)"
     )
+    proxy: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
+        (), description="files with public records like the private ones (tasks csv and libsvm)"
+    )
     public_records: Annotated[int, _data] = Field(
         0, description="how many of the task's records are declared public, for planning: by seed, and never trained on"
     )
 
     delta: Annotated[float, _privacy] = Field(1e-5, description="probability that epsilon does not hold")
-    unit: Annotated[Unit, _privacy] = Field("client", description="whose difference is hidden: all data of one client")
+    unit: Annotated[Unit, _privacy] = Field(
+        "client", description="whose difference is hidden: all data of one client, or one record of one client"
+    )
     neighbours: Annotated[Neighbours, _privacy] = Field(
-        "replace-one", description="data against any other data (sensitivity 2C), or against a zero update, noised too (C)"
+        "replace-one",
+        description="a unit's data against any other (sensitivity 2C); a client against a zero update, noised too, or a "
+        "record against none (C)",
     )
     trust: Annotated[Trust, _privacy] = Field(
         "local", description="the adversary sees every message (the paper's model), or only the sum of a round"
@@ -101,15 +107,26 @@ class Settings(Common):
         None, description="step size (default: 1/L where L is public, else the task's learning rate)"
     )
     gamma: Annotated[float, _learning] = Field(1.0, description="server step: x becomes x + gamma * mean release")
-    h_update: Annotated[Literal["paper", "clipped"] | None, _learning] = Field(
-        None, description="what DP-ScaffNew's control variate learns from: its message before (paper) or after the clip"
+    h_update: Annotated[Literal["paper", "clipped", "released"] | None, _learning] = Field(
+        None, description="what DP-ScaffNew's control variate learns from: its message before or after the clip, or as released"
     )
     batch: Annotated[int | Literal["full"] | None, _learning] = Field(
-        None, description="records per local step, or full (default: the task's)"
+        None, description="records per local step, or full (default: the task's); expected records if the unit is a record"
+    )
+    warm_start: Annotated[bool, _learning, Parameter(negative=())] = Field(
+        False, description="begin from a model trained on the public records (--proxy or --public-records)"
     )
     epsilon: Annotated[Real, _privacy] = Field(description="privacy budget of the whole run; inf: not private")
     clip_norm: Annotated[Real | None, _privacy, Parameter(name="--clip")] = Field(
         None, description="C: largest L2 norm of a message (needed for a finite epsilon)"
+    )
+    noise_in: Annotated[NoiseIn | None, _privacy] = Field(
+        None,
+        description="unit record: noise in every local gradient (default), in the message (linear models, by stability), or in "
+        "local gradients of which only the last model is seen (hidden-gradient)",
+    )
+    sampling_rate: Annotated[float | None, _privacy] = Field(
+        None, description="q: share of its records that a client samples secretly for a local step (unit record; default 1)"
     )
     noise_rule: Annotated[Literal["exact", "lemma1"], _privacy] = Field(
         "exact", description="exact, or the paper's Lemma 1 as printed: reproduces figures, guarantees nothing"
@@ -128,15 +145,17 @@ class Settings(Common):
     def _valid(self) -> Self:
         Budget(self.epsilon, self.delta)
         self.guarantee(self.clients or 2**31)
+        check_record_unit(self)
         clip = math.inf if self.clip_norm is None else self.clip_norm
         require(clip > 0, f"clip={clip} is not > 0")
         require(
-            self.epsilon == math.inf or clip < math.inf,
+            self.epsilon == math.inf or clip < math.inf or self.by_stability,
             f"epsilon={self.epsilon} with {'no clip' if self.clip_norm is None else 'clip=inf'}: an unclipped update has no "
             "sensitivity, so no noise can hide it; give a clip threshold, or epsilon=inf",
         )
         for name, value in (("eta", self.eta), ("gamma", self.gamma)):
             require(value is None or 0 < value < math.inf, f"{name}={value} is not a positive step size")
+        require(self.l2 is None or 0 < self.l2 < math.inf, f"l2={self.l2} is not a positive number")
         for name in ("iterations", "local_steps", "clients", "batch"):
             count = getattr(self, name)
             require(count in (None, "full") or count >= 1, f"{name}={count} is not >= 1")
@@ -173,6 +192,11 @@ class Settings(Common):
         return self
 
     @property
+    def by_stability(self) -> bool:
+        """Whether the stability of gradient steps bounds what one record changes, rather than a clip."""
+        return self.unit == "record" and self.noise_in in ("message", "hidden-gradient")
+
+    @property
     def simulation(self) -> bool:
         """Whether the result cannot protect anybody, so that private values may be shown."""
         return self.epsilon == math.inf or self.simulate_noise_seed is not None or self.diagnostics
@@ -190,18 +214,24 @@ class Settings(Common):
                 words.extend(str(part) for part in (value if isinstance(value, tuple) else (value,)))
         return shlex.join(words)
 
-    def resolve(self, eta: float, iterations: int, clients: int, batch: int | Literal["full"]) -> "Run":
+    def resolve(self, eta: float, iterations: int, sizes: tuple[int, ...], batch: int | Literal["full"]) -> "Run":
         """The run that these settings mean; the arguments are the task's answers to what was left open."""
+        clients = len(sizes)
         local_steps = (self.local_steps or 1) if self.schedule == "periodic" else None
+        rate = self.sampling_rate
+        if self.unit == "record" and rate is None and self.batch is None and batch != "full":
+            rate = min(1.0, batch * clients / max(sum(sizes), 1))  # the task's batch on average, at one rate for all
         answers = {
+            "sampling_rate": rate,
             "eta": self.eta or eta,
             "iterations": self.iterations or iterations,
             "clients": clients,
-            "batch": batch,
+            "batch": batch if rate is None else "full",
             "local_steps": local_steps,
             "p": 1 / local_steps if local_steps else self.p,
             "h_update": "paper" if self.algorithm == "dp-scaffnew" and not self.h_update else self.h_update,
             "clip_norm": math.inf if self.clip_norm is None else self.clip_norm,
+            "noise_in": self.noise_in or ("message" if self.unit == "client" else "gradient"),
             "colluding": self.guarantee(clients).colluding,
         }
         return Run.of(**{**self.model_dump(), **answers})
@@ -216,66 +246,7 @@ class Run(Settings):
     clients: int
     batch: int | Literal["full"]
     clip_norm: Real
-
-
-class Point(BaseModel):
-    """The model after a round, measured on records declared public."""
-
-    model_config = ConfigDict(frozen=True)
-
-    round: int
-    iteration: int
-    test_error: Real
-    test_loss: Real
-
-
-class Diagnosis(BaseModel):
-    """What went on inside the clients in a round: private values, for simulations only."""
-
-    model_config = ConfigDict(frozen=True)
-
-    round: int
-    clipped: Real
-    update_norm: Real
-    h_norm: Real | None
-    train_error: Real
-
-
-class Result(Run):
-    """A run and what came out of it."""
-
-    notices: list[str]
-    private: bool
-    rounds: int
-    releases: int
-    dimension: int
-    sigma: Real
-    client_sigma: Real
-    epsilon_spent: Real
-    noise_source: str
-    test_error: Real | None
-    baseline_error: Real | None
-    error_name: str
-    curve: list[Point]
-    per_round: list[Diagnosis] | None
-    failed: str | None
-    public: tuple[str, ...]
-    parameters: dict[str, tuple[int, ...]]
-    reading: dict[str, Any]
-    repeat: str | None
-    version: str
-    x: Annotated[Any, Field(exclude=True, repr=False)] = None
-    """The last communicated model, a vector [d]; not part of the document."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Result) and self.model_dump() == other.model_dump()
-
-    __hash__ = None  # type: ignore[assignment]  # it holds lists
-
-    def to_json(self) -> str:
-        """One JSON document; what the reader must know first comes first."""
-        document = self.model_dump(mode="json")
-        return json.dumps({"notices": document.pop("notices"), **document}, indent=2)
+    noise_in: NoiseIn
 
 
 def first_sentence(error: ValidationError) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
-from equipoise.run import Result
+from equipoise.result import Result
 from equipoise.statement import statement
 
 FILES = ("model.safetensors", "guarantee.md", "bounds.toml", "curve.png", "result.json")

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from equipoise.plans import Plan
-from equipoise.run import Result
+from equipoise.result import Result
 
 
 def run_facts(result: Result) -> list[tuple[str, str]]:
@@ -30,33 +30,50 @@ def run_facts(result: Result) -> list[tuple[str, str]]:
             facts.append(
                 ("", "            no better than not training: fewer rounds, a smaller clip or more clients lessen the noise")
             )
+    if result.public_only:
+        alone = result.public_only
+        facts.append(("public only", f"{alone['test_error']:.4f}   from {alone['records']} public records alone"))
     if result.epsilon_spent == inf:
         facts.append(("spent", "everything: epsilon = inf"))
     else:
-        would = "would spend" if result.simulation else "spent"
-        releases, delta = _number_of(result.releases, "release"), result.delta
-        facts.append(
-            (
-                would,
-                f"epsilon = {result.epsilon_spent:.6g} of {result.epsilon:g} at delta = {delta:g}: exact, for {releases}",
-            )
-        )
+        would, how = "would spend" if result.simulation else "spent", "an upper bound" if result.sampled else "exact"
+        of = f"epsilon = {result.epsilon_spent:.6g} of {result.epsilon:g} at delta = {result.delta:g}"
+        facts.append((would, f"{of}: {how}, for {_number_of(result.releases, 'release')}"))
     if result.simulation:
         facts.append(("protects", "nobody: see the first line"))
     else:
-        facts.append(("protects", f"one {result.unit} and all it holds; neighbours: {result.neighbours}"))
+        whom = {"client": "one client and all it holds", "record": "one record of one client"}[result.unit]
+        facts.append(("protects", f"{whom} (unit: {result.unit}; neighbours: {result.neighbours})"))
     seen = "every message" if result.trust == "local" else "only the sum of a round"
     colluding = "" if result.colluding is None else f", while {_number_of(result.colluding, 'client')} may collude"
     facts += [
         ("against", f"an adversary who sees {seen}{colluding} (trust: {result.trust})"),
         (
             "noise",
-            f"sigma = {result.sigma:.4g} per coordinate of {'a message' if result.trust == 'local' else 'the sum of a round'}; "
-            f"each client adds {result.client_sigma:.4g}",
+            f"sigma = {result.sigma:.4g} per coordinate of {_noised(result)}; each client adds {result.client_sigma:.4g}",
         ),
-        ("clip", f"C = {result.clip_norm:g}; noise rule: {result.noise_rule}; noise source: {result.noise_source}"),
+        (
+            "clip",
+            f"C = {result.clip_norm:g}{_sampling(result)}; noise rule: {result.noise_rule}; source: {result.noise_source}",
+        ),
     ]
     return facts
+
+
+def _noised(result: Result) -> str:
+    if result.trust == "secure-aggregation":
+        return "the sum of a round"
+    return "a message" if result.unit == "client" or result.noise_in == "message" else "a client's sum of gradients"
+
+
+def _sampling(result: Result) -> str:
+    """The rates of the secret samples, where there are any."""
+    if not result.sampled:
+        return ""
+    rates = sorted(client.sampling_rate for client in result.per_client or [])
+    return f" for one record's gradient; sampling rate {rates[0]:.4g}" + (
+        f" to {rates[-1]:.4g}" if rates[0] < rates[-1] else ""
+    )
 
 
 def _number_of(count: int, what: str) -> str:
@@ -68,8 +85,10 @@ def diagnostics(result: Result) -> Table:
     for heading in ("round", "clipped", "mean |update|", "mean |h|", "train error"):
         table.add_column(heading, justify="right")
     for row in result.per_round or []:
-        h_norm = "" if row.h_norm is None else f"{row.h_norm:.4g}"
-        table.add_row(str(row.round), f"{row.clipped:.0%}", f"{row.update_norm:.4g}", h_norm, f"{row.train_error:.4f}")
+        clipped, h_norm = (
+            "" if value is None else told.format(value) for value, told in ((row.clipped, "{:.0%}"), (row.h_norm, "{:.4g}"))
+        )
+        table.add_row(str(row.round), clipped, f"{row.update_norm:.4g}", h_norm, f"{row.train_error:.4f}")
     return table
 
 
@@ -78,7 +97,8 @@ def plan_lines(plan: Plan) -> list[str]:
     lines = [
         f"verdict     {plan.verdict.upper()}",
         f"why         {plan.reason}",
-        f"budget      epsilon = {plan.epsilon:g}, delta = {plan.delta:g}; nu^2 = {plan.nu2:.3g}, noise against signal",
+        f"budget      epsilon = {plan.epsilon:g}, delta = {plan.delta:g} for one {plan.unit}",
+        f"nu^2        {plan.nu2:.3g}, the noise against the signal of one release",
     ]
     if plan.plan:
         p = plan.plan
@@ -86,15 +106,14 @@ def plan_lines(plan: Plan) -> list[str]:
             f"plan        {p['algorithm']}: {p['rounds']} round(s) of {p['local_steps']} local steps (T = {p['iterations']}), "
             f"eta = {p['eta']:.4g}, C = {p['clip_norm']:.4g}, gamma = {p['gamma']:.3g}"
         )
-        lines.append(
-            f"noise       sigma = {p['sigma']:.4g} per coordinate of what is seen; each client adds {p['client_sigma']:.4g}"
-        )
+        what = "what is seen" if plan.unit == "client" else f"what is noised, the {p['noise_in'].removeprefix('hidden-')}"
+        lines.append(f"noise       sigma = {p['sigma']:.4g} per coordinate of {what}; each client adds {p['client_sigma']:.4g}")
     if plan.predicted:
         lines.append(
-            f"predicted   excess loss {_pm(plan.predicted, 'excess_loss')}, test error {_pm(plan.predicted, 'test_error')}, "
-            f"{plan.predicted['clipped']:.0%} of messages clipped"
+            f"predicted   excess loss {_pm(plan.predicted, 'excess_loss')}, test error {_pm(plan.predicted, 'test_error')}"
+            + (f", {plan.predicted['clipped']:.0%} of messages clipped" if plan.unit == "client" else "")
         )
-    if len(plan.compared) > 1:
+    if plan.unit == "client" and len(plan.compared) > 1:
         lines.append(f"better      {_better(plan.compared)}")
     if "excess_loss" in plan.untrained:
         lines.append(
@@ -104,8 +123,10 @@ def plan_lines(plan: Plan) -> list[str]:
         alone = plan.public_only
         lines.append(f"public only test error {alone['test_error']:.4f}, from {alone['records']} public records alone")
     if plan.changes:
-        epsilon, clients = plan.changes["epsilon"], plan.changes["clients"]
-        lines.append(f"would do    about epsilon = {epsilon or 'inf'}, or {clients or 'no number of'} clients")
+        what = "clients" if plan.unit == "client" else "records"
+        more = plan.changes[what] or "no number of"
+        where = "" if plan.unit == "client" else " of each client"
+        lines.append(f"would do    about epsilon = {plan.changes['epsilon'] or 'inf'}, or {more} {what}{where}")
     return [*lines, *(f"public      {sentence}" for sentence in plan.public)]
 
 
@@ -120,9 +141,12 @@ def _better(compared: dict[str, Any]) -> str:
 
 
 def comparison(plan: Plan) -> Table | None:
-    """The plan beside the other algorithm, the paper's corollary, the corrected bound and the displacement law."""
+    """The plan beside the other ones that were tried; for clients also the paper's corollary, the corrected bound, the law."""
     rows: list[tuple[str, dict[str, Any] | None]] = [
-        *((f"two-stage, {name}", row) for name, row in plan.compared.items()),
+        *(
+            (f"two-stage, {name}" if plan.unit == "client" else name.split(", tau")[0], row)
+            for name, row in plan.compared.items()
+        ),
         ("displacement law", plan.displacement),
         ("corrected bound", plan.corrected),
         ("Corollary 1 as printed", plan.corollary1),
@@ -131,10 +155,12 @@ def comparison(plan: Plan) -> Table | None:
     if not there:
         return None
     table = Table(title="what each planner proposes, and what that is worth on the stand-ins", title_justify="left")
-    for heading in ("planner", "local steps", "rounds", "bound", "excess loss", "test error"):
-        table.add_column(heading, justify="left" if heading == "planner" else "right")
+    columns = ["local_steps", "rounds", *(["bound"] if plan.unit == "client" else []), "excess_loss", "test_error"]
+    table.add_column("planner" if plan.unit == "client" else "noise in, algorithm", no_wrap=True)
+    for heading in columns:
+        table.add_column(heading.replace("_", " "), justify="right")
     for name, row in there:
-        table.add_row(name, *(_number(row.get(key)) for key in ("local_steps", "rounds", "bound", "excess_loss", "test_error")))
+        table.add_row(name, *(_number(row.get(key)) for key in columns))
     return table
 
 

@@ -2,12 +2,28 @@
 
 import math
 
-from equipoise.run import Result
+from equipoise.result import Result
 
+UNIT = {
+    "client": "everything that one client holds",
+    "record": "one record of one client, a row of its data as it was read; the other records are assumed known",
+}
 NEIGHBOURS = {
-    "replace-one": "the data of one {unit} against any other data in its place; sensitivity of what is seen: 2C",
-    "zero-out": "the data of one {unit} against a {unit} whose update is zero, noised like any other; "
-    "sensitivity of what is seen: C",
+    "replace-one": "the data of one {unit} against any other data in its place",
+    "zero-out": "the data of one {unit} against a {unit} whose update is zero, noised like any other",
+    "add-remove": "the data of a client with one {unit} and without it, all sampling rates and divisors unchanged",
+}
+REACH = {
+    "client": "It protects a whole client, such as a hospital; it is no separate statement about one person among its records.",
+    "record": "It protects one record, such as a patient's row. Someone with several records is protected less, and what a "
+    "client's records have in common is not hidden at all.",
+}
+RELEASED = {
+    "client": "a model update a round, clipped, plus Gaussian noise",
+    "gradient": "the sum of the clipped gradients of a secret sample of its records, plus Gaussian noise, at every local step",
+    "message": "a model update a round, plus Gaussian noise; the stability of its gradient steps bounds the sensitivity",
+    "hidden-gradient": "a model update a round, made of gradient steps with Gaussian noise in each sum of gradients; "
+    "sensitivity and sigma are for one round and include the hidden-state bound",
 }
 TRUST = {
     "local": "every message of every client, and so every model that follows from them",
@@ -30,10 +46,10 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
         promised,
         _table(
             {
-                "epsilon, exact": _number(result.epsilon_spent),
+                f"epsilon, {'upper bound' if result.sampled else 'exact'}": _number(result.epsilon_spent),
                 "epsilon, nominal": _number(result.epsilon),
                 "delta": _number(result.delta),
-                "unit": f"{result.unit}: everything that one client holds",
+                "unit": f"{result.unit}: {UNIT[result.unit]}",
                 "neighbours": f"{result.neighbours}: " + NEIGHBOURS[result.neighbours].format(unit=result.unit),
                 "trust": result.trust,
                 "the adversary sees": TRUST[result.trust],
@@ -46,29 +62,70 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
         _table(
             {
                 "releases": str(result.releases),
-                "what": f"{result.dimension} numbers per client and round: a model update, "
-                + ("neither clipped nor noised" if result.sigma == 0 else "clipped, plus Gaussian noise"),
+                "what": f"of each client, {result.dimension} numbers at a time: "
+                + (
+                    "nothing noised"
+                    if result.sigma == 0
+                    else RELEASED[result.noise_in if result.unit == "record" else "client"]
+                ),
                 "clip norm C": _number(result.clip_norm),
-                "sensitivity": _number(result.guarantee(result.clients).sensitivity(result.clip_norm)),
+                "sensitivity": _number(result.sensitivity),
                 "sigma": _number(result.sigma),
                 "sigma is": "per coordinate, of "
-                + ("one message" if result.trust == "local" else "the sum of a round, after the colluders subtract their own"),
+                + ("one release" if result.trust == "local" else "the sum of a round, after the colluders subtract their own"),
                 "sigma of one client": _number(result.client_sigma),
                 "schedule": f"{result.schedule}, drawn before training from public values only",
                 "noise source": result.noise_source,
                 "noise rule": result.noise_rule + ("" if result.v is None else f", v = {result.v}"),
             }
         ),
+        _per_client(result),
         "## How to check it",
-        "Accountant: exact Gaussian differential privacy. With mu = sensitivity * sqrt(releases) / sigma, epsilon is the "
-        "smallest number with Phi(mu/2 - epsilon/mu) - exp(epsilon) * Phi(-mu/2 - epsilon/mu) <= delta, Phi the standard "
-        "normal distribution function (Dong, Roth and Su 2022; Balle and Wang 2018). Its tail needs care: use erfc, or "
-        "`equipoise.privacy.epsilon_spent(sigma, releases, sensitivity, delta)`.",
+        _accountant(result),
         _origin(result, model_sha256),
         "## What is not covered",
         _list(_not_covered(result)),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _where(result: Result) -> str:
+    return result.noise_in if result.unit == "record" else "client"
+
+
+def _per_client(result: Result) -> str:
+    """What each client adds and spends, where that is told."""
+    if not result.per_client:
+        return ""
+    rows = [
+        f"| {c.client} | {c.records} | {_number(c.sampling_rate)} | {_number(c.sensitivity)} | {_number(c.sigma)} "
+        f"| {_number(c.epsilon_spent)} |"
+        for c in result.per_client
+    ]
+    heading = "| client | records | sampling rate | sensitivity | sigma | epsilon |"
+    return "\n".join(["The run's epsilon is the largest of its clients':", "", heading, "|---|---|---|---|---|---|", *rows])
+
+
+def _accountant(result: Result) -> str:
+    if result.sampled:
+        relation = {"replace-one": "REPLACE_ONE", "add-remove": "ADD_OR_REMOVE_ONE"}[result.neighbours]
+        return (
+            "Accountant: privacy loss distributions of Google's dp-accounting, rounded to the pessimistic side. With `noise` = "
+            "sigma / C (for replace-one too: the accountant doubles the sensitivity itself), for each client:\n\n"
+            "```python\n"
+            "from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent\n"
+            "from dp_accounting.pld import PLDAccountant\n\n"
+            f"accountant = PLDAccountant(NeighboringRelation.{relation})\n"
+            "accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), releases))\n"
+            "epsilon = accountant.get_epsilon(delta)\n"
+            "```"
+        )
+    return (
+        "Accountant: exact Gaussian differential privacy. With mu = sensitivity * sqrt(releases) / sigma, epsilon is the "
+        "smallest number with Phi(mu/2 - epsilon/mu) - exp(epsilon) * Phi(-mu/2 - epsilon/mu) <= delta, Phi the standard "
+        "normal distribution function (Dong, Roth and Su 2022; Balle and Wang 2018). Its tail needs care: use erfc, or "
+        "`equipoise.privacy.epsilon_spent(sigma, releases, sensitivity, delta)`."
+    )
 
 
 def _verdict(result: Result) -> str:
@@ -78,8 +135,7 @@ def _verdict(result: Result) -> str:
             f"The whole run is ({result.epsilon_spent:.6g}, {result.delta:g})-differentially private for one {result.unit}, "
             f"under the definitions below: but for a probability of {result.delta:g}, nothing that the adversary sees is more "
             f"than e^{result.epsilon_spent:.3g} = {math.exp(min(result.epsilon_spent, 700)):.3g} times as likely with the data "
-            f"of one {result.unit} as with the other data. It protects a whole client, such as a hospital; it is no "
-            "separate statement about one person among its records."
+            f"of one {result.unit} as with the other data. {REACH[result.unit]}"
         )
     return "\n\n".join(notices)
 
@@ -97,7 +153,10 @@ def _not_covered(result: Result) -> list[str]:
     return [
         "Test errors and curves: they were computed on records declared public.",
         *(f"Taken as public: {sentence}." for sentence in result.public),
-        "That the clients are different organisations: one that takes part twice is protected less.",
+        {
+            "client": "That the clients are different organisations: one that takes part twice is protected less.",
+            "record": "That a record is in the data once, and at one client: one that is there twice is protected less.",
+        }[result.unit],
         "Other runs on the same data, such as trials with other settings: each spends its own budget, and together they spend "
         "more than any of them.",
         "Anything a client publishes by other ways, and what its own log says to itself.",

@@ -3,19 +3,22 @@
 import math
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from equipoise.algorithms import Algorithm, Schedule, coin, dp_fedavg, dp_scaffnew, periodic
+from equipoise.accounts import Account, account_of
+from equipoise.algorithms import Algorithm, Gradient, Schedule, coin, dp_fedavg, dp_scaffnew, periodic
 from equipoise.errors import require
 from equipoise.fleets import Round, SimulatedFleet, server_rounds
-from equipoise.privacy.accounting import epsilon_spent, exact_v, lemma1_sigma, lemma1_v, noise_sigma
-from equipoise.privacy.mechanism import GaussianMechanism
-from equipoise.privacy.noise import SecretNoise, SimulatedNoise
-from equipoise.run import Diagnosis, Point, Result, Run, Settings
+from equipoise.privacy.gradients import NoisyGradient, RecordClients
+from equipoise.privacy.mechanism import GaussianMechanism, Mechanism, StableMechanism
+from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
+from equipoise.result import Diagnosis, Point, Result
+from equipoise.run import Run, Settings
 from equipoise.tasks import Measured, Options, Task, load_measure, load_task
+from equipoise.tasks.public import public_model, public_only
 
 POINTS = 100  # of the curve, at most
 
@@ -41,15 +44,16 @@ def train(
             "a task object has its own clients, batch and data: leave them out",
         )
     task = own if isinstance(own, Task) else load_task(settings.task, Options.of(settings))
-    run = settings.resolve(task.eta, task.iterations, len(task.clients.sizes), task.batch or "full")
+    run = settings.resolve(task.eta, task.iterations, task.clients.sizes, task.batch or "full")
     schedule = schedule_of(run)
-    account = account_of(run, task, len(schedule))
+    account = account_of(run, task, schedule)
     noise = SecretNoise() if run.simulate_noise_seed is None else SimulatedNoise(run.simulate_noise_seed)
-    mechanism = GaussianMechanism(run.clip_norm, account.client_sigma)
-    fleet = SimulatedFleet(run.clients, task.clients.gradient, algorithm_of(run), mechanism, noise)
+    gradient, mechanism = noise_of(run, task, account, noise)
+    fleet = SimulatedFleet(run.clients, gradient, algorithm_of(run), mechanism, noise)
 
-    x, curve, diagnoses, failed = task.x0, _points(task, 0, 0, task.x0), [], None
-    for number, iteration, x in watch(server_rounds(task.x0, schedule, fleet, run.gamma), len(schedule)):
+    start = public_model(task) if run.warm_start else task.x0
+    x, curve, diagnoses, failed = start, _points(task, 0, 0, start), [], None
+    for number, iteration, x in watch(server_rounds(start, schedule, fleet, run.gamma), len(schedule)):
         if number % math.ceil(len(schedule) / POINTS) == 0 or number == len(schedule):
             curve += _points(task, number, iteration, x)
         if run.simulation and fleet.overflowed:
@@ -60,7 +64,7 @@ def train(
     return Result(
         **run.model_dump(),
         **account._asdict(),
-        notices=_notices(run, account.epsilon_spent, failed),
+        notices=_notices(run, account.epsilon_spent, run.clients if run.unit == "client" else max(task.clients.sizes), failed),
         private=not run.simulation and account.epsilon_spent <= run.epsilon,
         rounds=len(schedule),
         dimension=task.dimension,
@@ -68,10 +72,11 @@ def train(
         test_error=curve[-1].test_error if curve else None,
         baseline_error=_baseline(task, curve),
         error_name=task.error_name,
+        public_only=public_only(task),
         curve=curve,
         per_round=diagnoses or None,
         failed=failed,
-        public=task.public,
+        public=(*task.public, *_taken_as_public(run)),
         parameters=task.shapes,
         reading=task.reading,
         repeat=None if isinstance(own, Task) else settings.command,
@@ -89,46 +94,35 @@ def schedule_of(run: Run) -> Schedule:
 def algorithm_of(run: Run) -> Algorithm:
     if run.algorithm == "dp-fedavg":
         return dp_fedavg(run.eta)
-    return dp_scaffnew(run.eta, run.p, run.clip_norm if run.h_update == "clipped" else math.inf)
+    return dp_scaffnew(run.eta, run.p, run.h_update or "paper", run.clip_norm)
 
 
-class Account(NamedTuple):
-    """What is released how often, under how much noise, and what that spends, exactly, whatever rule chose the noise."""
-
-    releases: int
-    sigma: float
-    client_sigma: float
-    epsilon_spent: float
-
-
-def account_of(run: Run, task: Task, releases: int) -> Account:
-    guarantee = run.guarantee(run.clients)
-    sigma = sigma_of(run, task, releases)
-    spent = epsilon_spent(sigma, releases, guarantee.sensitivity(run.clip_norm), run.delta)
-    return Account(releases, sigma, guarantee.client_sigma(sigma), spent)
+def noise_of(run: Run, task: Task, account: Account, noise: NoiseSource) -> tuple[Gradient, Mechanism]:
+    """Where the noise enters: the clients' gradients, and how their updates are released."""
+    if run.unit == "client":
+        return task.clients.gradient, GaussianMechanism(run.clip_norm, account.client_sigma)
+    sizes, clients = task.clients.sizes, _with_records(task)
+    assert account.per_client, "told for every client if the unit is a record"
+    sigmas = torch.tensor([[client.sigma] for client in account.per_client], dtype=torch.float64)
+    if run.noise_in == "message":
+        sent = sigmas if run.trust == "local" else account.client_sigma
+        return NoisyGradient(clients, run.clip_norm, 0.0, (1.0,) * len(sizes), noise), StableMechanism(sent)
+    rates = tuple(client.sampling_rate for client in account.per_client)
+    return NoisyGradient(clients, run.clip_norm, sigmas, rates, noise), GaussianMechanism(math.inf, 0.0)
 
 
-def sigma_of(run: Run, task: Task, releases: int) -> float:
-    """The noise that the adversary sees in one release, by the rule that the run names."""
-    guarantee = run.guarantee(run.clients)
-    if run.noise_rule == "exact" or run.epsilon == math.inf:
-        return noise_sigma(run.epsilon, run.delta, releases, guarantee.sensitivity(run.clip_norm))
-    assert run.v is not None, "checked by Settings"
-    v = lemma1_reading(run, task) if isinstance(run.v, str) else run.v
-    return lemma1_sigma(run.epsilon, run.delta, run.p * run.iterations, run.clip_norm, v)
+def _with_records(task: Task) -> RecordClients:
+    clients: Any = task.clients
+    require(hasattr(clients, "clipped_sum"), f"unit=record with task={task.name}: its clients have no records to tell apart")
+    checked: RecordClients = clients
+    return checked
 
 
-def lemma1_reading(run: Run, task: Task) -> float:
-    """The number that a named reading of the paper's constant v stands for."""
-    if not task.sizes_public:
-        require(
-            run.v in ("exact", "proof"),
-            f"v={run.v} needs the clients' numbers of records, which are private here: give a number",
-        )
-    records = max(min(task.clients.sizes), 1)
-    batch = records if run.batch == "full" else run.batch
-    exact = exact_v(run.epsilon, run.delta, run.guarantee(run.clients).sensitivity(1.0))
-    return lemma1_v(str(run.v), exact, task.dimension, batch, records)
+def _taken_as_public(run: Run) -> list[str]:
+    return [
+        *(["the number of records of each client"] if run.unit == "record" else []),
+        *(["the initial model, trained on public records"] if run.warm_start else []),
+    ]
 
 
 def _points(task: Task, number: int, iteration: int, x: Tensor) -> list[Point]:
@@ -153,14 +147,14 @@ def _diagnosis(fleet: SimulatedFleet, run: Run, task: Task, number: int, x: Tens
     norms = torch.linalg.vector_norm(update, dim=-1)
     return Diagnosis(
         round=number,
-        clipped=float((norms > run.clip_norm).double().mean()),
+        clipped=float((norms > run.clip_norm).double().mean()) if run.unit == "client" else None,
         update_norm=float(norms.mean()),
         h_norm=float(torch.linalg.vector_norm(state.h, dim=-1).mean()) if run.algorithm == "dp-scaffnew" else None,
         train_error=float(task.clients.error(x)),
     )
 
 
-def _notices(run: Run, spent: float, failed: str | None) -> list[str]:
+def _notices(run: Run, spent: float, protected: int, failed: str | None) -> list[str]:
     """What a reader must know before anything else."""
     notices = []
     if run.epsilon == math.inf:
@@ -170,8 +164,8 @@ def _notices(run: Run, spent: float, failed: str | None) -> list[str]:
             f"NOT PRIVATE AT ITS LABEL: the exact epsilon spent is {spent:.6g}, not the nominal {run.epsilon:g} "
             f"(noise rule {run.noise_rule}, v={run.v})."
         )
-    elif run.delta * run.clients >= 1:
-        notices.append(f"WEAK: delta={run.delta:g} is a probability of failure, and not below 1 / number of clients.")
+    elif run.delta * protected >= 1:
+        notices.append(f"WEAK: delta={run.delta:g} is a probability of failure, and not below 1 / number of {run.unit}s.")
     if run.simulate_noise_seed is not None:
         notices.append(
             f"SIMULATION, NOT PRIVATE: whoever knows the noise seed {run.simulate_noise_seed} can subtract the noise."

@@ -17,7 +17,10 @@ class Algorithm(NamedTuple):
     local_round(x, state, iterations, gradient) -> (update, state)
         The local steps t in `iterations` from the broadcast model x, as one update not yet clipped, and the new memory.
         Both are private: only `fleets.client.client_round` may turn the update into a release.
+    heard(state, update, release) -> state
+        The memory once the update was released.
     """
 
     init: Callable[[Tensor], Any]
     local_round: Callable[[Tensor, Any, range, Gradient], tuple[Tensor, Any]]
+    heard: Callable[[Any, Tensor, Tensor], Any] = lambda state, update, release: state

@@ -5,6 +5,7 @@ line 13 can wait for the next broadcast: the client needs only the model it rece
 """
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -19,12 +20,20 @@ class State(NamedTuple):
     x_hat: Tensor
 
 
-def dp_scaffnew(eta: float | Tensor, p: float | Tensor, h_clip_norm: float | Tensor = math.inf) -> Algorithm:
-    """The paper's algorithm; with a finite `h_clip_norm` = C the variant whose h learns from the clipped message.
+def dp_scaffnew(
+    eta: float | Tensor, p: float | Tensor, h_update: str = "paper", clip_norm: float | Tensor = math.inf
+) -> Algorithm:
+    """The paper's algorithm, and two variants of what the control variate learns from.
 
-    Line 13 equals h = (p/eta)(x_new - x - update). The variant writes clip(update) there: the same until the clip acts,
-    and |h| stays bounded when it does (the paper's h then sends clients on long excursions that are clipped away).
+    Line 13 equals h = (p/eta)(x_new - x - update). `clipped` writes clip(update) there: the same until the clip acts, and |h|
+    stays bounded when it does (the paper's h then sends clients on long excursions that are clipped away). `released` writes
+    the released message: h is then known to whoever sees the messages, and clients keep nothing private between rounds.
     """
+    learns_from: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+        "paper": lambda update, release: update,
+        "clipped": lambda update, release: clip(update, clip_norm),
+        "released": lambda update, release: release,
+    }
 
     def init(x: Tensor) -> State:
         return State(h=torch.zeros_like(x), x_hat=x)  # l. 1: the h sum to zero
@@ -34,7 +43,9 @@ def dp_scaffnew(eta: float | Tensor, p: float | Tensor, h_clip_norm: float | Ten
         x_hat = x
         for t in iterations:
             x_hat = x_hat - eta * (gradient(x_hat, t) - h)  # l. 4-5
-        update = x_hat - eta / p * h - x  # l. 8, before clip and noise
-        return update, State(h, x_hat - (update - clip(update, h_clip_norm)))
+        return x_hat - eta / p * h - x, State(h, x_hat)  # l. 8, before clip and noise
 
-    return Algorithm(init, local_round)
+    def heard(state: State, update: Tensor, release: Tensor) -> State:
+        return State(state.h, state.x_hat - (update - learns_from[h_update](update, release)))
+
+    return Algorithm(init, local_round, heard)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient
 from equipoise.fleets.fleet import Broadcast, Release
-from equipoise.privacy.mechanism import GaussianMechanism
+from equipoise.privacy.mechanism import Mechanism
 from equipoise.privacy.noise import NoiseSource
 
 log = logging.getLogger("equipoise.client")
@@ -25,13 +25,14 @@ def client_round(
     broadcast: Broadcast,
     state: Any,
     algorithm: Algorithm,
-    mechanism: GaussianMechanism,
+    mechanism: Mechanism,
     gradient: Gradient,
     noise: NoiseSource,
 ) -> tuple[Release, Memory]:
     """The only place where private data turns into something that may be sent: the Release, and nothing else."""
     update, state = algorithm.local_round(broadcast.x, state, broadcast.iterations, gradient)
     release = Release(broadcast.round, mechanism.release(update, noise, broadcast.round))
+    state = algorithm.heard(state, update, release.update)
     return release, Memory(_forget_overflow(update, state, algorithm.init(broadcast.x)), update)
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from equipoise.algorithms import Algorithm, Gradient
 from equipoise.fleets.client import Memory, client_round
 from equipoise.fleets.fleet import Broadcast
-from equipoise.privacy.mechanism import GaussianMechanism
+from equipoise.privacy.mechanism import Mechanism
 from equipoise.privacy.noise import NoiseSource
 
 
@@ -16,7 +16,7 @@ class SimulatedFleet:
     """
 
     def __init__(
-        self, clients: int, gradient: Gradient, algorithm: Algorithm, mechanism: GaussianMechanism, noise: NoiseSource
+        self, clients: int, gradient: Gradient, algorithm: Algorithm, mechanism: Mechanism, noise: NoiseSource
     ) -> None:
         self._clients, self._gradient = clients, gradient
         self._algorithm, self._mechanism, self._noise = algorithm, mechanism, noise

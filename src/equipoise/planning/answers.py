@@ -23,6 +23,7 @@ class Candidate:
     rounds: int
     clip_norm: float
     gamma: float
+    noise_in: str = "message"
     excess: float = math.nan
     standard_error: float = math.nan
 

@@ -1,6 +1,7 @@
 """Stage two: the real algorithm on the surrogate, by successive halving with common random numbers."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -9,11 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.algorithms import Algorithm, dp_fedavg, dp_scaffnew, periodic
+from equipoise.algorithms import Algorithm, Gradient, dp_fedavg, dp_scaffnew, periodic
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.planning.answers import Candidate
 from equipoise.planning.surrogate import Surrogate
-from equipoise.privacy.mechanism import GaussianMechanism
+from equipoise.privacy.mechanism import GaussianMechanism, Mechanism
+from equipoise.privacy.noise import NoiseSource
 from equipoise.seeds import stream
 
 
@@ -46,6 +48,9 @@ class RehearsalNoise:
     def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return np.stack([_normals(seed, round, *shape[-2:]) for seed in self._seeds])
 
+    def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return np.stack([stream(seed, "rehearsed sample", step).random(shape[-2:]) for seed in self._seeds])
+
 
 @lru_cache(maxsize=4096)
 def _normals(seed: int, round: int, clients: int, d: int) -> NDArray[np.float64]:
@@ -55,7 +60,7 @@ def _normals(seed: int, round: int, clients: int, d: int) -> NDArray[np.float64]
 def algorithm_of(candidate: Candidate, h_update: str) -> Algorithm:
     if candidate.algorithm == "dp-fedavg":
         return dp_fedavg(candidate.eta)
-    return dp_scaffnew(candidate.eta, 1 / candidate.local_steps, candidate.clip_norm if h_update == "clipped" else math.inf)
+    return dp_scaffnew(candidate.eta, 1 / candidate.local_steps, h_update, candidate.clip_norm)
 
 
 def rehearse(
@@ -67,10 +72,21 @@ def rehearse(
     """
     averaged = noise_per_clip * candidate.clip_norm * math.sqrt(candidate.rounds)
     mechanism = GaussianMechanism(candidate.clip_norm, averaged * math.sqrt(surrogate.number))
-    fleet = SimulatedFleet(
-        surrogate.number, surrogate.clients.gradient, algorithm_of(candidate, h_update), mechanism, RehearsalNoise(seeds)
-    )
-    start = surrogate.x0.expand(len(seeds), -1)
+    return performed(surrogate, candidate, surrogate.clients.gradient, mechanism, RehearsalNoise(seeds), len(seeds), h_update)
+
+
+def performed(
+    surrogate: Surrogate,
+    candidate: Candidate,
+    gradient: Gradient,
+    mechanism: Mechanism,
+    noise: NoiseSource,
+    runs: int,
+    h_update: str,
+) -> Rehearsal:
+    """The real algorithm on the surrogate with these gradients and this mechanism, `runs` times in one computation."""
+    fleet = SimulatedFleet(surrogate.number, gradient, algorithm_of(candidate, h_update), mechanism, noise)
+    start = surrogate.x0.expand(runs, -1)
     x, clipped = start, 0.0
     schedule = periodic(candidate.rounds * candidate.local_steps, candidate.local_steps)
     for _, _, x in server_rounds(start, schedule, fleet, candidate.gamma):  # noqa: B007
@@ -79,27 +95,31 @@ def rehearse(
     return Rehearsal(candidate, x.double(), surrogate.excess(x).double(), clipped)
 
 
-def race(
-    surrogate: Surrogate,
-    candidates: list[Candidate],
-    noise_per_clip: float,
-    h_update: str = "paper",
-    stages: tuple[tuple[int, int], ...] | None = None,
-) -> Rehearsal:
-    """Successive halving: after `seeds` seeds the best `keep` go on; the winner comes back with the mean of the last stage."""
-    stages = stages or (((2, 10), (8, 4), (32, 1)) if surrogate.large else ((8, 10), (32, 4), (128, 1)))
+Stages = tuple[tuple[int, int], ...]
+
+
+def stages_of(surrogate: Surrogate) -> Stages:
+    """(seeds, survivors) of each stage of a race."""
+    return ((2, 10), (8, 4), (32, 1)) if surrogate.large else ((8, 10), (32, 4), (128, 1))
+
+
+def race(candidates: list[Candidate], tried_on: Callable[[Candidate, range], Rehearsal], stages: Stages) -> list[Rehearsal]:
+    """Successive halving: after `seeds` seeds the best `keep` go on. The last survivors, best first, with all their seeds."""
     tried: dict[int, list[Rehearsal]] = {i: [] for i in range(len(candidates))}
     done = 0
     for seeds, keep in stages:
         for i, parts in tried.items():
-            parts.append(rehearse(surrogate, candidates[i], noise_per_clip, range(done, seeds), h_update))
+            parts.append(tried_on(candidates[i], range(done, seeds)))
         done = seeds
         order = sorted(tried, key=lambda i: float(torch.cat([part.excess for part in tried[i]]).mean()))
         tried = {i: tried[i] for i in order[:keep]}
-    (winner, parts), *_ = tried.items()
+    return [_joined(parts) for parts in tried.values()]
+
+
+def _joined(parts: list[Rehearsal]) -> Rehearsal:
     sizes = [len(part.excess) for part in parts]
     joined = Rehearsal(
-        candidates[winner],
+        parts[0].candidate,
         torch.cat([part.x for part in parts]),
         torch.cat([part.excess for part in parts]),
         sum(part.clipped * n for part, n in zip(parts, sizes, strict=True)) / sum(sizes),

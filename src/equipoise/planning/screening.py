@@ -41,7 +41,7 @@ def screen(
             excess = surrogate.excess(_simulate(surrogate, algorithm, eta, tau, plans, noise_per_clip, normals))
             means, errors = excess.mean(-1).tolist(), (excess.std(-1) / math.sqrt(seeds)).tolist()
             for (K, C, gamma), mean, error in zip(plans, means, errors, strict=True):
-                found.append(Candidate(algorithm, eta, tau, K, C, gamma, mean, error))
+                found.append(Candidate(algorithm, eta, tau, K, C, gamma, excess=mean, standard_error=error))
     return found
 
 

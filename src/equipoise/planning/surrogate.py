@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -12,20 +11,10 @@ from torch import Tensor
 from equipoise.errors import DataError
 from equipoise.seeds import stream
 from equipoise.tasks.linear import SHARE_WRONG, LinearClients, Link, linear_clients, linear_measure
+from equipoise.tasks.public import ConvexClients, minimiser
 from equipoise.tasks.task import Table
 
 FEWEST_RECORDS = 8
-
-
-class ConvexClients(Protocol):
-    """Clients whose losses, gradients and Hessians are known in closed form."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]: ...
-    def gradient(self, x: Tensor, t: int) -> Tensor: ...
-    def loss(self, x: Tensor) -> Tensor: ...
-    def hessians(self, x: Tensor) -> Tensor: ...
-    def single(self) -> Self: ...
 
 
 @dataclass(frozen=True)
@@ -77,25 +66,10 @@ def surrogate_of(clients: ConvexClients, x0: Tensor, L: float, mu: float) -> Sur
     return Surrogate(clients, x0, best, clients.hessians(halfway), slopes, L, mu)
 
 
-def minimiser(clients: ConvexClients, x0: Tensor, tolerance: float = 1e-10) -> Tensor:
-    """x* of the mean loss, up to a gradient of this length, by Newton's method with step halving."""
-    x, N = x0, len(clients.sizes)
-    for _ in range(50):
-        gradient = clients.gradient(x.expand(N, -1), 0).mean(0)
-        if gradient.norm() < tolerance:
-            break
-        step = torch.linalg.solve(clients.hessians(x).mean(0), gradient)
-        scale = 1.0
-        while scale > 1e-6 and clients.loss(x - scale * step) > clients.loss(x):
-            scale /= 2
-        x = x - scale * step
-    return x
-
-
 def bootstrap(pool: Table, clients: int, records: int, link: Link, l2: float, seed: int) -> LinearClients:
     """`clients` stand-ins with `records` records each, drawn with replacement from a public pool.
 
-    A small pool is easier to separate than the many private records: plans made on it take too many rounds. So half of the
+    A small pool is easier to separate than the many private records: plans made on it take too many rounds. So a third of the
     class labels, at random, are drawn anew from a regularised fit of the pool.
     """
     if len(pool.features) < FEWEST_RECORDS:
@@ -106,7 +80,7 @@ def bootstrap(pool: Table, clients: int, records: int, link: Link, l2: float, se
     if link.error_name == SHARE_WRONG:
         weights = _regularised_fit(pool, link, l2)
         for i, (features, targets) in enumerate(tables):
-            anew = rng.random((records, 1)) < 0.5
+            anew = rng.random((records, 1)) < 1 / 3
             tables[i] = Table(features, np.where(anew, _targets(link, features @ weights.T, rng), targets))
     return linear_clients(tables, link, l2, None, seed)
 

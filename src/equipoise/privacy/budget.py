@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 from equipoise.errors import require
 
-Unit = Literal["client"]
-Neighbours = Literal["replace-one", "zero-out"]
+Unit = Literal["client", "record"]
+Neighbours = Literal["replace-one", "zero-out", "add-remove"]
 Trust = Literal["local", "secure-aggregation"]
 
 
@@ -32,9 +32,11 @@ class Budget:
 class Guarantee:
     """Whose difference is hidden, and from whom.
 
-    unit         `client`: everything one client holds.
-    neighbours   `replace-one`: any client's data against any other data, as local DP requires (sensitivity 2C);
-                 `zero-out`: a client's data against a client whose update is zero, noised like any other (sensitivity C).
+    unit         `client`: everything one client holds; `record`: one record (a patient) of one client.
+    neighbours   `replace-one`: a unit's data against any other data in its place (sensitivity 2C);
+                 `zero-out`: a client's data against a client whose update is zero, noised like any other (sensitivity C);
+                 `add-remove`: a client with a record and without it (sensitivity C; sampling rates and the numbers that
+                 sums are divided by are public then).
     trust        `local`: the adversary sees every message, so each client adds the whole noise (the paper's model);
                  `secure-aggregation`: it sees only the sum of a round, so the clients share the noise.
     clients      N.
@@ -52,6 +54,12 @@ class Guarantee:
         for name, kind in (("neighbours", Neighbours), ("trust", Trust), ("unit", Unit)):
             value = getattr(self, name)
             require(value in get_args(kind), f"{name}={value!r} is not one of {', '.join(get_args(kind))}")
+        other = {"client": "add-remove", "record": "zero-out"}[self.unit]
+        require(
+            self.neighbours != other,
+            f"neighbours={other} has no meaning for unit={self.unit}: choose replace-one, or "
+            + {"client": "zero-out", "record": "add-remove"}[self.unit],
+        )
         require(self.clients >= 1, f"clients={self.clients} is not a number of clients")
         if self.trust == "local":
             require(
@@ -71,7 +79,7 @@ class Guarantee:
 
     def sensitivity(self, clip_norm: float) -> float:
         """The largest change of what the adversary sees when one unit changes: 2C or C (L2 norm)."""
-        return {"replace-one": 2.0, "zero-out": 1.0}[self.neighbours] * clip_norm
+        return {"replace-one": 2.0, "zero-out": 1.0, "add-remove": 1.0}[self.neighbours] * clip_norm
 
     def client_sigma(self, sigma: float) -> float:
         """What one client adds so that the adversary sees `sigma`: all of it, or sigma / sqrt(N - c), rounded up."""

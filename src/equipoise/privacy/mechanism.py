@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,6 +11,12 @@ from equipoise.errors import require
 from equipoise.privacy.noise import NoiseSource
 
 _SMALLEST = torch.finfo(torch.float64).tiny
+
+
+class Mechanism(Protocol):
+    """How a private update becomes a release."""
+
+    def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -28,11 +35,24 @@ class GaussianMechanism:
         require(not bool((noisy & unclipped).any()), "clip_norm=inf with noise: unclipped updates have no sensitivity")
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
-        sent = clip(zero_unless_finite(update), self.clip_norm)
-        if not _double(self.client_sigma).any():
-            return sent
-        normals = torch.tensor(noise.normals(round, tuple(update.shape)))
-        return sent + (self.client_sigma * normals).to(sent.dtype)
+        return _noised(clip(zero_unless_finite(update), self.clip_norm), self.client_sigma, noise, round)
+
+
+@dataclass(frozen=True)
+class StableMechanism:
+    """Release update + N(0, client_sigma^2 I): for updates of bounded sensitivity (`privacy.stability`), which need no clip."""
+
+    client_sigma: float | Tensor
+
+    def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
+        return _noised(zero_unless_finite(update), self.client_sigma, noise, round)
+
+
+def _noised(sent: Tensor, client_sigma: float | Tensor, noise: NoiseSource, round: int) -> Tensor:
+    if not _double(client_sigma).any():
+        return sent
+    normals = torch.tensor(noise.normals(round, tuple(sent.shape)))
+    return sent + (client_sigma * normals).to(sent.dtype)
 
 
 def zero_unless_finite(update: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ so it exists for simulation only and every result made with it says so.
 
 import math
 import os
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -15,16 +16,21 @@ from numpy.typing import NDArray
 
 from equipoise.seeds import digest
 
+Draw = Callable[[bytes, bytes, int], NDArray[np.float64]]
 _AT_ONCE = 1 << 17  # normals made at a time: what fits the processor's cache
 
 
 class NoiseSource(Protocol):
-    """Independent standard normals for the release of one round."""
+    """Independent standard normals for every noisy release, and secret coins for every sample of records."""
 
     name: str
 
     def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Normals of shape [..., clients, d] (or [d] for one client alone) for this round's release."""
+        ...
+
+    def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Uniforms on (0, 1) of shape [..., clients, records] (or [records]) for the sample of this local step."""
         ...
 
 
@@ -36,6 +42,9 @@ class SecretNoise:
     def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return standard_normals(os.urandom(32), os.urandom(16), math.prod(shape)).reshape(shape)
 
+    def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return standard_uniforms(os.urandom(32), os.urandom(16), math.prod(shape)).reshape(shape)
+
 
 class SimulatedNoise:
     """Reproducible noise: client i's normals in round k depend only on (seed, i, k).
@@ -46,14 +55,20 @@ class SimulatedNoise:
 
     def __init__(self, seed: int, first_client: int = 0) -> None:
         self.name = f"simulated from seed {seed}: not private"
-        self._key = digest(32, seed, "simulated noise")
+        self._keys = digest(32, seed, "simulated noise"), digest(32, seed, "simulated sample")
         self._first_client = first_client
 
     def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        clients, d = shape[-2:] if len(shape) > 1 else (1, shape[0])
-        even = d + d % 2  # a row starts on a block of 16 bytes, which makes two normals
-        start = round.to_bytes(8) + (self._first_client * even // 2).to_bytes(8)
-        rows = standard_normals(self._key, start, clients * even).reshape(clients, even)[:, :d]
+        return self._rows(standard_normals, self._keys[0], round, shape)
+
+    def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return self._rows(standard_uniforms, self._keys[1], step, shape)
+
+    def _rows(self, draw: Draw, key: bytes, number: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        clients, length = shape[-2:] if len(shape) > 1 else (1, shape[0])
+        even = length + length % 2  # a row starts on a block of 16 bytes, which makes two numbers
+        start = number.to_bytes(8) + (self._first_client * even // 2).to_bytes(8)
+        rows = draw(key, start, clients * even).reshape(clients, even)[:, :length]
         return np.broadcast_to(rows if len(shape) > 1 else rows[0], shape)
 
 
@@ -65,6 +80,13 @@ def standard_normals(key: bytes, start: bytes, count: int) -> NDArray[np.float64
         part = pairs[first : first + _AT_ONCE // 2]
         box_muller(np.frombuffer(encryptor.update(bytes(part.nbytes)), "<u8").reshape(part.shape), part)
     return pairs.reshape(-1)[:count]
+
+
+def standard_uniforms(key: bytes, start: bytes, count: int) -> NDArray[np.float64]:
+    """`count` uniforms on (0, 1), odd multiples of 2^-53, from AES-256-CTR as above."""
+    encryptor = Cipher(algorithms.AES(key), modes.CTR(start)).encryptor()
+    bits = np.frombuffer(encryptor.update(bytes(8 * count)), "<u8")
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def box_muller(bits: NDArray[np.uint64], normals: NDArray[np.float64]) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from equipoise.errors import EquipoiseError
-from equipoise.run import Result
+from equipoise.result import Result
 
 
 def draw_curve(result: Result, path: Path) -> None:

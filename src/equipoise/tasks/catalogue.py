@@ -64,7 +64,11 @@ def load_task(name: str, options: Options) -> Task:
         for option in ("label", "bounds"):
             require(not getattr(options, option), f"{option} with task={name}: only task csv reads columns; leave it out")
     if name in ("quadratic", "digits-mlp") or name.endswith(".py"):
-        require(not options.public_records, f"public_records with task={name}: it has no records to plan on; leave it out")
+        require(options.l2 is None, f"l2 with task={name}, which is no linear model with a regulariser: leave it out")
+    if name == "quadratic" or name.endswith(".py"):
+        require(
+            not options.public_records, f"public_records with task={name}: it has no records to declare public; leave it out"
+        )
     if name.endswith(".py"):
         return task_file(name, options)
     return TASKS[name](options)

@@ -11,7 +11,7 @@ from torch import nn
 
 from equipoise.tasks.linear import MULTINOMIAL, deal, linear_task, one_hot, with_bias
 from equipoise.tasks.own import accuracy, own_task
-from equipoise.tasks.records import split_records
+from equipoise.tasks.records import pool_and_parts
 from equipoise.tasks.task import Options, Table, Task
 
 CLIENTS = 100
@@ -55,8 +55,7 @@ def digits(options: Options) -> Task:
 def digits_mlp(options: Options) -> Task:
     images, labels, public = _records()
     inputs, targets = torch.tensor(images, dtype=torch.float32), torch.from_numpy(labels)
-    number = CLIENTS if options.clients is None else options.clients
-    parts = split_records(labels[~public], number, options.split, options.seed)
+    pool, parts = pool_and_parts(labels[~public], options, CLIENTS)
     private = inputs[~public], targets[~public]
     with torch.random.fork_rng():
         torch.manual_seed(options.seed)
@@ -67,6 +66,7 @@ def digits_mlp(options: Options) -> Task:
         nn.functional.cross_entropy,
         accuracy,
         test=(inputs[public], targets[public]),
+        pool=(private[0][pool], private[1][pool]) if len(pool) else None,
         learning_rate=LEARNING_RATE,
         iterations=ITERATIONS,
         batch=options.minibatch,

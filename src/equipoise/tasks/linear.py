@@ -8,6 +8,7 @@ bias, regularised like the rest. For records a of norm at most B every client's 
 is l2-strongly convex and (link.curvature B^2 + l2)-smooth.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -18,8 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equipoise.errors import DataError
-from equipoise.seeds import stream
-from equipoise.tasks.records import Minibatches, split_records
+from equipoise.tasks.records import Minibatches, pool_and_parts
 from equipoise.tasks.task import Measure, Measured, Options, Table, Task
 
 
@@ -34,6 +34,8 @@ class Link:
     constant     the error of the best constant answer to the targets
     error_name   what the error is, in words
     curvature    the largest second derivative of a record's loss by its outputs
+    steepest     the largest norm of the residual
+    scalar       whether there is one output: then a clipped gradient is the gradient of a convex loss, as smooth as before
     """
 
     residual: Callable[[Tensor, Tensor], Tensor]
@@ -43,6 +45,8 @@ class Link:
     constant: Callable[[NDArray[np.float64]], float]
     error_name: str
     curvature: float
+    steepest: float
+    scalar: bool
 
 
 def _multinomial_bend(shares: Tensor) -> Tensor:
@@ -58,6 +62,8 @@ LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
     constant=lambda targets: min(targets.mean(), 1 - targets.mean()),
     error_name=SHARE_WRONG,
     curvature=1 / 4,
+    steepest=1.0,
+    scalar=True,
 )
 MULTINOMIAL = Link(  # an output for each class; targets one-hot
     residual=lambda outputs, targets: torch.softmax(outputs, -1) - targets,
@@ -67,6 +73,8 @@ MULTINOMIAL = Link(  # an output for each class; targets one-hot
     constant=lambda targets: 1 - targets.mean(0).max(),
     error_name=SHARE_WRONG,
     curvature=1 / 2,
+    steepest=math.sqrt(2),
+    scalar=False,
 )
 
 
@@ -80,6 +88,8 @@ def least_squares(unit: float) -> Link:
         constant=lambda targets: unit * targets.std(),
         error_name="root mean squared error",
         curvature=1.0,
+        steepest=math.inf,
+        scalar=True,
     )
 
 
@@ -108,6 +118,20 @@ class LinearClients:
         outputs = torch.einsum("...nf,...kf->...nk", features, self._matrix(x))
         residual = self.link.residual(outputs, targets) * weights[..., None]
         return self.l2 * x + torch.einsum("...nk,...nf->...kf", residual, features).flatten(-2)
+
+    def clipped_sum(self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, t: int) -> Tensor:
+        """A record's gradient is residual times features, so its norm is known without it (Goodfellow 2015)."""
+        outputs = torch.einsum("...nf,...kf->...nk", self.features, self._matrix(x))
+        residual = self.link.residual(outputs, self.targets)
+        length = residual.norm(dim=-1, keepdim=True) * self.features.norm(dim=-1, keepdim=True)
+        threshold = clip_norm * (1 - 1e-12) if residual.dtype == torch.float64 else clip_norm * (1 - 1e-5)
+        residual = residual * (threshold / length).clamp(max=1.0).nan_to_num(0.0)
+        there = self.weights > 0 if chosen is None else (self.weights > 0) & chosen
+        residual = torch.where(there.unsqueeze(-1) & length.isfinite(), residual, 0.0)
+        return torch.einsum("...nk,...nf->...kf", residual, self.features).flatten(-2)
+
+    def regulariser(self, x: Tensor) -> Tensor:
+        return self.l2 * x
 
     def loss(self, x: Tensor) -> Tensor:
         """f(x), the mean over the clients of their regularised losses, of a model [..., d]."""
@@ -158,11 +182,8 @@ def _matrix(x: Tensor, targets: Tensor, features: Tensor) -> Tensor:
 
 def deal(table: Table, labels: NDArray[np.int64], options: Options, clients: int) -> tuple[list[Table], Table | None]:
     """Split a table among clients (`clients` of them if the user does not say), less a pool of records declared public."""
-    number = clients if options.clients is None else options.clients
-    order = stream(options.seed, "public records").permutation(len(labels))
-    pool, rest = order[: options.public_records], np.sort(order[options.public_records :])
-    parts = split_records(labels[rest], number, options.split, options.seed)
-    return [table.rows(rest[part]) for part in parts], table.rows(pool) if options.public_records else None
+    pool, parts = pool_and_parts(labels, options, clients)
+    return [table.rows(part) for part in parts], table.rows(pool) if len(pool) else None
 
 
 def linear_clients(tables: list[Table], link: Link, l2: float, batch: int | None, seed: int) -> LinearClients:
@@ -219,6 +240,7 @@ def linear_task(
     **about: Any,
 ) -> Task:
     """A task on these clients and this public pool; its constants follow from the public bound on features alone."""
+    l2 = options.l2 or l2
     L = link.curvature * (feature_norm**2 + 1) + l2
     tables, pool = dealt
     features, outputs = tables[0].features.shape[1], tables[0].targets.shape[1]

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require
 from equipoise.tasks.flat_model import FlatModel
@@ -27,7 +28,7 @@ Records = tuple[Tensor, Tensor]
 LEARNING_RATE = 0.01
 ITERATIONS = 100
 GIVEN = ("model", "clients", "loss", "metric")
-MAY_BE_GIVEN = ("test", "learning_rate", "iterations", "batch", "error_name")
+MAY_BE_GIVEN = ("test", "pool", "learning_rate", "iterations", "batch", "error_name")
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,7 @@ def own_task(
     metric: Callable[[Tensor, Tensor], Any],
     *,
     test: Any = None,
+    pool: Any = None,
     learning_rate: float = LEARNING_RATE,
     iterations: int = ITERATIONS,
     batch: int | None = None,
@@ -104,7 +106,8 @@ def own_task(
 ) -> Task:
     """A task from a torch model and one data set per client.
 
-    clients, test   torch data sets, or pairs (inputs, targets) of tensors; `test` is public
+    clients         torch data sets, or pairs (inputs, targets) of tensors
+    test, pool      the same, public: to measure on, and to train a model on that private training has to beat
     loss            loss(outputs, targets): a mean over examples
     metric          metric(outputs, targets): larger is better; the test error is 1 - metric, as in the paper
     """
@@ -112,20 +115,29 @@ def own_task(
     flat = FlatModel(model)
     require(isinstance(clients, Sequence) and len(clients) >= 1, "clients is not a list with one data set per client")
     data = tuple(_stacked(client, f"client {i}") for i, client in enumerate(clients))
-    kinds = {(inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype) for inputs, targets in data if len(inputs)}
+    kinds = {_kind(records) for records in data if len(records[0])}
     require(len(kinds) == 1, "the clients' examples differ in shape or type, or there are none: they must be alike")
-    _check_examples(flat, loss, *kinds.pop())
+    _check_examples(flat, loss, *next(iter(kinds)))
     records = None if test is None else _stacked(test, "the test set")
     if records:
         _check_metric(flat, loss, metric, records)
+    alone = None if pool is None else (_stacked(pool, "the public pool"),)
+    if alone and (not len(alone[0][0]) or {*kinds, _kind(alone[0])} != kinds):
+        raise DataError("the public pool is empty, or its examples differ in shape or type from the clients'")
+
+    def together(data: tuple[Records, ...]) -> ModelClients:
+        return ModelClients(flat, loss, metric, data, seed, Minibatches(seed, batch, _sizes(data)) if batch else None)
+
     return Task(
         name=name,
         x0=flat.initial(),
         shapes=flat.shapes,
-        clients=ModelClients(flat, loss, metric, data, seed, Minibatches(seed, batch, _sizes(data)) if batch else None),
+        clients=together(data),
         measure=None if records is None else lambda x: _measure(flat, loss, metric, records, x),
         error_name=error_name,
         constant_error=None if records is None else _constant_error(flat, metric, records),
+        pool=alone
+        and ModelClients(flat, loss, metric, alone, seed, Minibatches(seed, batch, _sizes(alone)) if batch else None),
         learning_rate=learning_rate,
         iterations=iterations,
         public=public,
@@ -137,6 +149,12 @@ def own_task(
 def accuracy(outputs: Tensor, labels: Tensor) -> float:
     """The share of examples whose largest output is their label: a metric for classification."""
     return float((outputs.argmax(-1) == labels).double().mean())
+
+
+def _kind(records: Records) -> tuple[torch.Size, torch.dtype, torch.Size, torch.dtype]:
+    """Shapes and types of one example."""
+    inputs, targets = records
+    return inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype
 
 
 def _sizes(data: tuple[Records, ...]) -> tuple[int, ...]:
@@ -170,6 +188,11 @@ def _constant_error(model: FlatModel, metric: Any, records: Records) -> float | 
 
 def _stacked(data: Any, whose: str) -> Records:
     """All records of a data set as two tensors."""
+    require(
+        not isinstance(data, DataLoader),
+        f"{whose} is a DataLoader, whose order of records is its own: no sample of it is a secret Poisson sample; give its "
+        "data set",
+    )
     try:
         if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
             inputs, targets = data
@@ -229,8 +252,8 @@ def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) ->
 
 
 def task_file(path: str, options: Options) -> Task:
-    """The task that a Python file defines by the names model, clients, loss, metric, and perhaps test, learning_rate,
-    iterations, batch, error_name. It runs with torch seeded by the public seed, so that initial weights repeat."""
+    """The task that a Python file defines by the names model, clients, loss, metric, and perhaps test, pool,
+    learning_rate, iterations, batch, error_name. It runs with torch seeded by the public seed: initial weights repeat."""
     require(Path(path).is_file(), f"task={path!r}: there is no such file")
     require(options.split == "random", f"split={options.split!r}: {path} says itself which client holds what; leave it out")
     require(options.clients is None, f"clients={options.clients}: {path} says itself how many clients there are; leave it out")

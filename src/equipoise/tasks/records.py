@@ -10,8 +10,17 @@ from torch import Tensor
 
 from equipoise.errors import DataError, require
 from equipoise.seeds import stream
+from equipoise.tasks.task import Options
 
 Indices = NDArray[np.int64]
+
+
+def pool_and_parts(labels: NDArray[np.int64], options: Options, clients: int) -> tuple[Indices, list[Indices]]:
+    """The records declared public, and those of each client (`clients` of them if the user does not say), as indices."""
+    order = stream(options.seed, "public records").permutation(len(labels))
+    pool, rest = order[: options.public_records], np.sort(order[options.public_records :])
+    number = clients if options.clients is None else options.clients
+    return pool, [rest[part] for part in split_records(labels[rest], number, options.split, options.seed)]
 
 
 def split_records(labels: NDArray[np.int64], clients: int, split: str, seed: int) -> list[Indices]:

@@ -2,7 +2,7 @@
 
 Nothing public depends on what is in a private row: scaling, clipping, coding, L and mu follow from the bounds; a cell outside
 them is clipped or filled, a row with too few or too many cells is filled or cut, a record whose label is not declared is left
-out, and only the client's own log says how often.
+out (or, where the unit is a record, stays as one that teaches nothing), and only the client's own log says how often.
 """
 
 import csv
@@ -43,7 +43,7 @@ def tables(options: Options) -> Task:
         f"clients={options.clients} with {len(options.data)} files: task csv has one file per client; leave it out",
     )
     model = _model(options)
-    return _task(options, model, [_read_table(path, model) for path in options.data])
+    return _task(options, model, [_read_table(path, model, options.unit == "record") for path in options.data])
 
 
 def tables_to_plan(options: Options) -> Task:
@@ -109,7 +109,8 @@ def _model_from(text: str, name: str, where: str) -> Model:
     return Model(link, list(columns.values()), label, text)
 
 
-def _read_table(path: str, model: Model) -> Table:
+def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
+    """The records of a file. With `keep_all` those without a declared label stay, all zero: no record decides on the number."""
     cells = _read_cells(path, [*(column.name for column in model.columns), model.label.name])
     coded = {column.name: column.code(cells[column.name]) for column in model.columns}
     parts = [numbers for numbers, _ in coded.values()]
@@ -131,7 +132,8 @@ def _read_table(path: str, model: Model) -> Table:
         int((~known).sum()),
         ", ".join(f"{name} {count}" for name, count in changed.items()),
     )
-    return Table(features, targets.astype(np.float64)).rows(known)
+    table = Table(features, targets.astype(np.float64))
+    return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
 
 
 def _read_cells(path: str, names: list[str]) -> dict[str, list[str]]:

@@ -60,11 +60,13 @@ class Options:
     bounds       the file with public knowledge about columns
     proxy        files with public records like the private ones, to plan on
     public_records   how many of the task's own records are declared public, to plan on; they are not trained on
+    unit         whose privacy is protected: if one record's, then no record may change the number of the others
     """
 
     clients: int | None = None
     split: str = "random"
     batch: int | Literal["full"] | None = None
+    l2: float | None = None
     seed: int = 0
     data: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
@@ -72,6 +74,7 @@ class Options:
     bounds: str | None = None
     proxy: tuple[str, ...] = ()
     public_records: int = 0
+    unit: str = "client"
 
     @classmethod
     def of(cls, said: object) -> Self:
@@ -93,7 +96,7 @@ class Task:
     clients         the private part
     measure         error and loss on records declared public, outside every guarantee; None if there are none
     error_name      what the error is, in words
-    pool            public records like the private ones, to plan on
+    pool            public records like the private ones, to plan on; of a network, as one client's
     constant_error  the error of the best constant answer on the public records, where it is known
     learning_rate   the step size where L is unknown
     iterations      local steps in total, if the user does not say
@@ -114,7 +117,7 @@ class Task:
     iterations: int
     public: tuple[str, ...]
     constant_error: float | None = None
-    pool: Table | None = None
+    pool: Table | Clients | None = None
     batch: int | None = None
     mu: float | None = None
     L: float | None = None

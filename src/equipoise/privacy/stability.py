@@ -1,0 +1,70 @@
+"""Privacy of one record from the stability of gradient descent (proofs in docs/privacy.md).
+
+A client takes tau full gradient steps of size eta on a loss that is mu-strongly convex and L-smooth, from a public model, and
+sends where it got. Replace one of its m records, whose gradients have norm at most G: by how much can the message move?
+"""
+
+import math
+from dataclasses import dataclass
+
+from equipoise.errors import require
+from equipoise.privacy.budget import Neighbours
+
+_ROUNDING = 1 + 1e-6  # more than what rounding adds to the distance of two runs
+
+
+@dataclass(frozen=True)
+class Stability:
+    """The local steps of one client: what bounds the influence of one record.
+
+    gradient_bound   G, the largest norm of one record's gradient, wherever the model is
+    records          m, what the mean over the records is divided by
+    """
+
+    eta: float
+    local_steps: int
+    L: float
+    mu: float
+    gradient_bound: float
+    records: int
+    neighbours: Neighbours
+
+    def __post_init__(self) -> None:
+        most = 2 / (self.L + self.mu)
+        require(
+            0 < self.eta <= most * (1 + 1e-12),
+            f"eta={self.eta:g} is more than 2/(L + mu) = {most:g}: beyond it local steps do not contract, and the bound on "
+            "one record's influence does not hold; lower eta",
+        )
+        require(self.gradient_bound < math.inf, "one record's gradient has no bound: give a clip")
+        require(self.records >= 1, f"records={self.records}: a client without records cannot take part")
+
+    @property
+    def contraction(self) -> float:
+        """c = 1 - eta mu: one gradient step brings two models at least this much closer."""
+        return 1 - self.eta * self.mu
+
+    @property
+    def step_difference(self) -> float:
+        """What one record changes in one step: 2 eta G / m, or eta G / m if it is added or removed."""
+        return {"replace-one": 2.0, "add-remove": 1.0}[self.neighbours] * self.eta * self.gradient_bound / self.records
+
+    @property
+    def sensitivity(self) -> float:
+        """S_tau: D_{t+1} <= c D_t + step_difference, D_0 = 0."""
+        return self.step_difference * _geometric(self.contraction, self.local_steps) * _ROUNDING
+
+    def hidden_state_mu(self, step_noise: float) -> float:
+        """mu of a round whose every local step adds eta N(0, step_noise^2) and which shows its last model only.
+
+        Shifted interpolation (Bok, Su and Altschuler 2024): the least sum of squared shifts that bring two runs together,
+        mu = (difference / (eta s)) sqrt((1 - c^tau)(1 + c) / ((1 + c^tau)(1 - c))); never above composition's sqrt(tau).
+        """
+        c, tau = self.contraction, self.local_steps
+        saved = _geometric(c, tau) * (1 + c) / (1 + c**tau)
+        return self.step_difference * _ROUNDING / (self.eta * step_noise) * math.sqrt(saved)
+
+
+def _geometric(c: float, steps: int) -> float:
+    """1 + c + ... + c^(steps - 1)."""
+    return float(steps) if c == 1 else (1 - c**steps) / (1 - c)

@@ -1,0 +1,58 @@
+"""What public records alone can teach: the model that private training has to beat, or to begin from."""
+
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import InvalidValue
+from equipoise.tasks.linear import LinearClients, linear_clients
+from equipoise.tasks.task import Table, Task
+
+
+class ConvexClients(Protocol):
+    """Clients whose losses, gradients and Hessians are known in closed form."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+    def gradient(self, x: Tensor, t: int) -> Tensor: ...
+    def loss(self, x: Tensor) -> Tensor: ...
+    def hessians(self, x: Tensor) -> Tensor: ...
+    def single(self) -> Self: ...
+
+
+def minimiser(clients: ConvexClients, x0: Tensor, tolerance: float = 1e-10) -> Tensor:
+    """x* of the mean loss, up to a gradient of this length, by Newton's method with step halving."""
+    x, N = x0, len(clients.sizes)
+    for _ in range(50):
+        gradient = clients.gradient(x.expand(N, -1), 0).mean(0)
+        if gradient.norm() < tolerance:
+            break
+        step = torch.linalg.solve(clients.hessians(x).mean(0), gradient)
+        scale = 1.0
+        while scale > 1e-6 and clients.loss(x - scale * step) > clients.loss(x):
+            scale /= 2
+        x = x - scale * step
+    return x
+
+
+def public_model(task: Task) -> Tensor:
+    """The model trained on the task's public pool alone, without noise: it depends on no private record."""
+    if task.pool is None:
+        raise InvalidValue(f"task={task.name} has no public records to begin from: give --proxy FILE or --public-records n")
+    if isinstance(task.pool, Table):
+        assert isinstance(task.clients, LinearClients)
+        return minimiser(linear_clients([task.pool], task.clients.link, task.clients.l2, None, 0), task.x0)
+    x = task.x0.unsqueeze(0)
+    for t in range(task.iterations):
+        x = x - task.learning_rate * task.pool.gradient(x, t)
+    return x[0]
+
+
+def public_only(task: Task) -> dict[str, Any] | None:
+    """What a model trained on the public pool alone reaches on the public test records; None without one of them."""
+    if task.pool is None or task.measure is None:
+        return None
+    measured = task.measure(public_model(task))
+    records = len(task.pool.features) if isinstance(task.pool, Table) else task.pool.sizes[0]
+    return {"records": records, "test_error": float(measured.error), "test_loss": float(measured.loss)}
