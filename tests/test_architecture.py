@@ -18,7 +18,7 @@ ALLOWED = {
     "_lazy": set(),
     "privacy": {"privacy"},
     "algorithms": {"algorithms", "privacy.mechanism"},
-    "tasks": {"tasks"},
+    "tasks": {"tasks", "privacy.per_example"},
     "fleets": {"fleets", "algorithms", "privacy"},
     "run": {"privacy.budget", "rules"},
     "rules": {"run"},

@@ -9,8 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from equipoise import DataError, InvalidValue, train
+from equipoise import DataError, InvalidValue, UnsafeModel, accuracy, own_task, train
 from equipoise.algorithms import dp_fedavg, dp_scaffnew, periodic
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.privacy.accounting import epsilon_spent, noise_sigma
@@ -155,7 +158,7 @@ def descend(features, labels, x, eta, l2, tau, h=0.0):
     x0 = x
     for _ in range(tau):
         scores = np.einsum("...nd,...d->...n", features, x)
-        slopes = 1 / (1 + np.exp(-scores)) - labels
+        slopes = special.expit(scores) - labels
         x = x - eta * (np.einsum("...n,...nd->...d", slopes, features) / labels.shape[-1] + l2 * x - h)
     return x - x0
 
@@ -361,6 +364,78 @@ def test_warm_start_and_public_only():
     assert network.public_only["test_error"] < 0.8
     with pytest.raises(InvalidValue, match="no public records to begin from"):
         train(**RUN, warm_start=True)
+
+
+class Mixing(nn.Module):
+    """Centres its outputs over the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+
+    def forward(self, x):
+        outputs = self.linear(x)
+        return outputs - outputs.mean(0)
+
+
+def network(model, records=30, features=4):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(3 * records, features, generator=generator)
+    y = (x[:, 0] > 0).long()
+    clients = list(zip(x.split(records), y.split(records), strict=True))
+    return own_task(model, clients, nn.functional.cross_entropy, accuracy, test=(x, y), learning_rate=0.5)
+
+
+def mlp():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+@pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
+def test_networks_learn_with_private_records(algorithm):
+    settings = {"unit": "record", "clip": 1.0, "iterations": 40, "local_steps": 4, "algorithm": algorithm}
+    result = train(task=network(mlp(), 200), epsilon=8, sampling_rate=0.5, **settings)
+    assert result.private
+    assert result.test_error < 0.25
+    plain = train(task=network(mlp(), 200), epsilon=math.inf, simulate_noise_seed=0, **{**settings, "clip": None})
+    by_client = train(task=network(mlp(), 200), epsilon=math.inf, **{**settings, "clip": None, "unit": "client"})
+    assert np.abs(plain.x - by_client.x).max() < 1e-5  # without clip, noise and sample: the plain gradient
+
+
+def test_a_record_that_breaks_the_model_counts_as_zero_and_spares_the_others():
+    class Picky(nn.Linear):
+        def forward(self, x):
+            if (x[:, 0] > 1e5).any():
+                raise RuntimeError("too large")
+            return super().forward(x)
+
+    task = network(Picky(4, 2))
+    whole, broken = task.clients, network(Picky(4, 2)).clients
+    broken.data[1][0][7] = 1e6
+    x = torch.randn(3, task.dimension, generator=torch.Generator().manual_seed(0))
+    without = torch.ones(3, 30, dtype=torch.bool)
+    without[1, 7] = False
+    torch.testing.assert_close(broken.clipped_sum(x, None, 0.5, 0), whole.clipped_sum(x, without, 0.5, 0))
+
+
+def test_a_model_that_mixes_examples_is_refused_and_a_slow_one_says_so():
+    with pytest.raises(UnsafeModel, match="depends on the other examples"):
+        train(task=network(Mixing()), unit="record", epsilon=8, clip=1)
+    assert train(task=network(Mixing()), epsilon=math.inf, iterations=1).test_error < 1  # the unit client takes it
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(2, 4))
+
+        def forward(self, x):
+            return x @ self.weight.T
+
+    result = train(task=network(Odd()), unit="record", epsilon=8, clip=1, iterations=2)
+    assert any(notice.startswith("SLOW") for notice in result.notices)
+    with pytest.raises(InvalidValue, match="no sample of it is a secret Poisson sample"):
+        own_task(mlp(), [DataLoader(TensorDataset(torch.zeros(3, 4)))], nn.functional.cross_entropy, accuracy)
 
 
 BAD = [

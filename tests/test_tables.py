@@ -238,3 +238,20 @@ def test_readings_of_lemma_1_that_would_need_private_sizes_are_refused(clinic):
     with pytest.raises(InvalidValue, match="v=record-style needs the clients' numbers of records, which are private here"):
         train(**private, v="record-style")
     assert train(**private, v="proof").epsilon_spent > 2
+
+
+def test_where_a_record_is_the_unit_no_record_decides_on_the_number_of_records(clinic):
+    """A record without a declared label stays, and teaches nothing: its neighbours change the sum by one clip at most."""
+    flags = {"task": "csv", "data": ("a.csv", "b.csv"), "label": "outcome", "bounds": "bounds.toml", "test": ("test.csv",)}
+    promise = {"unit": "record", "epsilon": 3.0, "clip": 0.5, "iterations": 4}
+    Path("a.csv").write_text(HEADER + "30,f,0.1,no\n70,m,0.9,yes\n65,m,,yes\n")
+    before = train(**flags, **promise, simulate_noise_seed=0)
+    Path("a.csv").write_text(HEADER + "30,f,0.1,no\n70,m,0.9,unheard of\n65,m,,yes\n")
+    after = train(**flags, **promise, simulate_noise_seed=0)
+    assert before.per_client == after.per_client
+    assert [client.records for client in after.per_client] == [3, 2]
+    task = csv_task(unit="record")
+    assert task.clients.sizes == (3, 2)
+    everything = task.clients.clipped_sum(torch.zeros(2, 5, dtype=torch.float64), None, 0.5, 0)
+    others = torch.tensor([[True, False, True]] * 2)
+    torch.testing.assert_close(everything, task.clients.clipped_sum(torch.zeros(2, 5, dtype=torch.float64), others, 0.5, 0))

@@ -20,7 +20,7 @@ from equipoise.run import Settings
 from equipoise.tasks import Task
 from equipoise.tasks.public import public_only
 
-STEPS = (4, 8, 16, 32, 64, 128, 256)
+STEPS = (4, 8, 16, 32, 64, 128, 256, 512)
 PACES = (1, 4, 16, 64)
 FEW_ROUNDS = (1, 2, 3, 4, 8)
 STAGES = ((4, 3), (24, 1), (64, 1))
@@ -76,7 +76,7 @@ def _price(tried: Rehearsal, round_cost: float) -> float:
 def _groups(question: Question, problem: RecordProblem) -> dict[tuple[str, str, int], list[Candidate]]:
     """Candidates by place of the noise, algorithm and local steps."""
     T, bound = question.iterations, problem.gradient_bound
-    etas = [1 / problem.surrogate.L, 0.25 / problem.surrogate.L]
+    etas = [2 / (problem.surrogate.L + problem.surrogate.mu), 0.5 / problem.surrogate.L]
     paces = [tau for tau in range(1, T + 1) if T % tau == 0] if T else list(PACES)
     places = [question.noise_in] if question.noise_in else ["gradient", "message", "hidden-gradient"]
     groups: dict[tuple[str, str, int], list[Candidate]] = {}
@@ -140,7 +140,7 @@ def _describe(tried: Rehearsal, problem: RecordProblem) -> dict[str, Any]:
 
 def _changes(question: Question, problem: RecordProblem, untrained: float) -> dict[str, Any]:
     """The smallest epsilon, and the smallest number of records of a client, with which a plan would be worth while."""
-    candidates = [c for group in _groups(question, problem).values() for c in group if c.eta * problem.surrogate.L == 1]
+    candidates = [c for group in _groups(question, problem).values() for c in group if c.eta * problem.surrogate.L > 1]
 
     def worth(records: float) -> bool:
         more = RecordProblem(problem.surrogate, problem.budget, problem.guarantee, math.ceil(records))

@@ -18,6 +18,7 @@ from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
 from equipoise.result import Diagnosis, Point, Result
 from equipoise.run import Run, Settings
 from equipoise.tasks import Measured, Options, Task, load_measure, load_task
+from equipoise.tasks.model_clients import ModelClients
 from equipoise.tasks.public import public_model, public_only
 
 POINTS = 100  # of the curve, at most
@@ -40,7 +41,7 @@ def train(
     settings = settings or Settings.of(**values)
     if isinstance(own, Task):
         require(
-            Options.of(settings) == Options(seed=settings.seed),
+            Options.of(settings) == Options(seed=settings.seed, unit=settings.unit),
             "a task object has its own clients, batch and data: leave them out",
         )
     task = own if isinstance(own, Task) else load_task(settings.task, Options.of(settings))
@@ -64,7 +65,7 @@ def train(
     return Result(
         **run.model_dump(),
         **account._asdict(),
-        notices=_notices(run, account.epsilon_spent, run.clients if run.unit == "client" else max(task.clients.sizes), failed),
+        notices=_notices(run, account.epsilon_spent, _protected(run, task), _slow_layers(run, task), failed),
         private=not run.simulation and account.epsilon_spent <= run.epsilon,
         rounds=len(schedule),
         dimension=task.dimension,
@@ -111,9 +112,20 @@ def noise_of(run: Run, task: Task, account: Account, noise: NoiseSource) -> tupl
     return NoisyGradient(clients, run.clip_norm, sigmas, rates, noise), GaussianMechanism(math.inf, 0.0)
 
 
+def _protected(run: Run, task: Task) -> int:
+    """How many units share the probability delta."""
+    return run.clients if run.unit == "client" else max(task.clients.sizes)
+
+
+def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:
+    return task.clients.slow_layers if run.unit == "record" and isinstance(task.clients, ModelClients) else ()
+
+
 def _with_records(task: Task) -> RecordClients:
     clients: Any = task.clients
     require(hasattr(clients, "clipped_sum"), f"unit=record with task={task.name}: its clients have no records to tell apart")
+    if isinstance(clients, ModelClients):
+        _ = clients.layout  # a model whose records cannot be told apart is refused before anything is spent
     checked: RecordClients = clients
     return checked
 
@@ -154,7 +166,7 @@ def _diagnosis(fleet: SimulatedFleet, run: Run, task: Task, number: int, x: Tens
     )
 
 
-def _notices(run: Run, spent: float, protected: int, failed: str | None) -> list[str]:
+def _notices(run: Run, spent: float, protected: int, slow: tuple[str, ...], failed: str | None) -> list[str]:
     """What a reader must know before anything else."""
     notices = []
     if run.epsilon == math.inf:
@@ -169,6 +181,10 @@ def _notices(run: Run, spent: float, protected: int, failed: str | None) -> list
     if run.simulate_noise_seed is not None:
         notices.append(
             f"SIMULATION, NOT PRIVATE: whoever knows the noise seed {run.simulate_noise_seed} can subtract the noise."
+        )
+    if slow:
+        notices.append(
+            f"SLOW: these layers need a gradient formed for every single record, at many times the cost: {'; '.join(slow)}."
         )
     if run.diagnostics:
         notices.append("NOT PRIVATE: diagnostics show private values without noise.")

@@ -9,6 +9,8 @@ from torch import Tensor
 from equipoise.errors import DataError, require
 from equipoise.privacy.noise import NoiseSource
 
+_DRAWS = 2**62  # where the numbering of coins for what is random in a model begins
+
 
 class RecordClients(Protocol):
     """Clients whose records can be told apart."""
@@ -16,10 +18,11 @@ class RecordClients(Protocol):
     @property
     def sizes(self) -> tuple[int, ...]: ...
 
-    def clipped_sum(self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, t: int) -> Tensor:
+    def clipped_sum(self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, draw: int) -> Tensor:
         """The sum over each client's chosen records of their gradients at its x [..., clients, d], each clipped to `clip_norm`.
 
-        `chosen` is a mask [..., clients, largest size] (None: all). A gradient that is not finite counts as zero.
+        `chosen` is a mask [..., clients, largest size] (None: all). A gradient that is not finite counts as zero. What is
+        random in a model (dropout) depends on the secret number `draw`, and is independent for every record.
         """
         ...
 
@@ -53,7 +56,8 @@ class NoisyGradient:
 
     def __call__(self, x: Tensor, t: int) -> Tensor:
         """The private gradient of every client at its x [..., clients, d], at local step t."""
-        total = self.clients.clipped_sum(x, self._sample(x, t), self.clip_norm, t)
+        draw = int(2**52 * self.noise.uniforms(_DRAWS + t, (1, 1)).flat[0])
+        total = self.clients.clipped_sum(x, self._sample(x, t), self.clip_norm, draw)
         if torch.as_tensor(self.sigma).any():
             normals = torch.tensor(self.noise.normals(t + 1, tuple(total.shape)))
             total = total + (self.sigma * normals).to(total.dtype)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from equipoise.errors import UnsafeModel
+from equipoise.privacy.per_example import Layout, Loss, clipped_sum, layout_of, mixes_examples
 from equipoise.seeds import digest
 
 
@@ -54,6 +55,26 @@ class FlatModel:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int.from_bytes(digest(7, *draw)))
             return self._run(x, inputs, training=True)
+
+    def clipped_sum(
+        self, x: Tensor, loss: Loss, inputs: Tensor, targets: Tensor, clip_norm: float, layout: Layout, *draw: int
+    ) -> Tensor:
+        """The sum over the examples of their gradients at x, each clipped to `clip_norm`; `draw` as in `training`."""
+        self._module.train()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int.from_bytes(digest(7, *draw)))
+            parts = clipped_sum(self._module, named_tensors(x.detach(), self.shapes), loss, inputs, targets, clip_norm, layout)
+        return torch.cat([parts[name].reshape(-1) for name in self.shapes])
+
+    def layout(self, examples: Tensor) -> Layout:
+        """How `clipped_sum` can take the model apart, found on made-up examples."""
+        self._module.train()
+        return layout_of(self._module, named_tensors(self.initial(), self.shapes), examples)
+
+    def mixes(self, examples: Tensor) -> bool:
+        """Whether made-up examples change each other's outputs."""
+        self._module.train()
+        return mixes_examples(self._module, named_tensors(self.initial(), self.shapes), examples)
 
     def _run(self, x: Tensor, inputs: Tensor, training: bool) -> Tensor:
         self._module.train(training)

@@ -119,7 +119,7 @@ class LinearClients:
         residual = self.link.residual(outputs, targets) * weights[..., None]
         return self.l2 * x + torch.einsum("...nk,...nf->...kf", residual, features).flatten(-2)
 
-    def clipped_sum(self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, t: int) -> Tensor:
+    def clipped_sum(self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, draw: int) -> Tensor:
         """A record's gradient is residual times features, so its norm is known without it (Goodfellow 2015)."""
         outputs = torch.einsum("...nf,...kf->...nk", self.features, self._matrix(x))
         residual = self.link.residual(outputs, self.targets)

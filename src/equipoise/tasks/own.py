@@ -1,15 +1,13 @@
 """A user's own torch model and data: an nn.Module, one data set per client, a loss and a metric."""
 
-import logging
 import runpy
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,70 +15,14 @@ from torch.utils.data import DataLoader
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require
 from equipoise.tasks.flat_model import FlatModel
+from equipoise.tasks.model_clients import ModelClients, Records, made_up, measure
 from equipoise.tasks.records import Minibatches
-from equipoise.tasks.task import Measured, Options, Task
-
-log = logging.getLogger("equipoise.client")
-
-Records = tuple[Tensor, Tensor]
-"""Inputs and targets of all records of a data set, stacked."""
+from equipoise.tasks.task import Options, Task
 
 LEARNING_RATE = 0.01
 ITERATIONS = 100
 GIVEN = ("model", "clients", "loss", "metric")
 MAY_BE_GIVEN = ("test", "pool", "learning_rate", "iterations", "batch", "error_name")
-
-
-@dataclass(frozen=True)
-class ModelClients:
-    """Clients that hold the records `data[i]` of a network. Each is a gradient by itself: stacking networks gains nothing."""
-
-    model: FlatModel
-    loss: Callable[[Tensor, Tensor], Tensor]
-    metric: Callable[[Tensor, Tensor], Any]
-    data: tuple[Records, ...]
-    seed: int = 0
-    minibatches: Minibatches | None = None
-    single: int | None = None  # which client this is, if it is alone
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(len(inputs) for inputs, _ in self.data)
-
-    def gradient(self, x: Tensor, t: int) -> Tensor:
-        if x.dim() > (2 if self.single is None else 1):  # stacked runs
-            return torch.stack([self.gradient(run, t) for run in x])
-        if self.single is not None:
-            return self._gradient(0, x, t)
-        return torch.stack([self._gradient(i, x_i, t) for i, x_i in enumerate(x)])
-
-    def _gradient(self, i: int, x: Tensor, t: int) -> Tensor:
-        """A client whose records make the model or the loss fail gets NaN: it will release zero and noise, and nobody hears."""
-        inputs, targets = self.data[i]
-        if len(inputs) == 0:
-            return torch.zeros_like(x)
-        if self.minibatches:
-            chosen = torch.from_numpy(self.minibatches.of(i, t))
-            inputs, targets = inputs[chosen], targets[chosen]
-        x = x.detach().requires_grad_()
-        client = i if self.single is None else self.single
-        try:
-            with warnings.catch_warnings(record=True):
-                loss = self.loss(self.model.training(x, inputs, self.seed, client, t), targets)
-                (gradient,) = torch.autograd.grad(loss, x)
-        except Exception as error:  # whatever a user's code raises
-            log.warning("client %d, local step %d: %s: %s", client, t, type(error).__name__, error)
-            return torch.full_like(x, torch.nan)
-        return gradient
-
-    def error(self, x: Tensor) -> Tensor:
-        inputs, targets = (torch.cat(parts) for parts in zip(*self.data, strict=True))
-        return _measure(self.model, self.loss, self.metric, (inputs, targets), x).error
-
-    def alone(self, client: int) -> Self:
-        batches = self.minibatches and self.minibatches.alone(client)
-        data = self.data[client : client + 1]
-        return type(self)(self.model, self.loss, self.metric, data, self.seed, batches, single=client)
 
 
 def own_task(
@@ -133,7 +75,7 @@ def own_task(
         x0=flat.initial(),
         shapes=flat.shapes,
         clients=together(data),
-        measure=None if records is None else lambda x: _measure(flat, loss, metric, records, x),
+        measure=None if records is None else lambda x: measure(flat, loss, metric, records, x),
         error_name=error_name,
         constant_error=None if records is None else _constant_error(flat, metric, records),
         pool=alone
@@ -159,17 +101,6 @@ def _kind(records: Records) -> tuple[torch.Size, torch.dtype, torch.Size, torch.
 
 def _sizes(data: tuple[Records, ...]) -> tuple[int, ...]:
     return tuple(len(inputs) for inputs, _ in data)
-
-
-def _measure(model: FlatModel, loss: Any, metric: Any, records: Records, x: Tensor) -> Measured:
-    if x.dim() > 1:
-        errors, losses = zip(*(_measure(model, loss, metric, records, run) for run in x), strict=True)
-        return Measured(torch.stack(errors), torch.stack(losses))
-    inputs, targets = records
-    with torch.no_grad():
-        outputs = model(x, inputs)
-        values = 1 - float(metric(outputs, targets)), float(loss(outputs, targets))
-    return Measured(*torch.tensor(values, dtype=torch.float64))
 
 
 def _constant_error(model: FlatModel, metric: Any, records: Records) -> float | None:
@@ -216,8 +147,7 @@ def _check_examples(
     target_type: torch.dtype,
 ) -> None:
     """Refuse a model or loss that remembers, and a loss that is not a mean, on made-up examples: no private value decides."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn((4, *input_shape), generator=generator).abs().to(input_type)
+    inputs = made_up(input_shape, input_type)
     targets = (torch.arange(4) % 2).reshape(4, *(1 for _ in target_shape)).expand(4, *target_shape).to(target_type)
     x = model.initial()
     try:
@@ -246,7 +176,7 @@ def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) ->
     if not len(records[0]):
         raise DataError("the test set is empty")
     try:
-        _measure(model, loss, metric, records, model.initial())
+        measure(model, loss, metric, records, model.initial())
     except Exception as error:  # whatever a user's code raises
         raise InvalidValue(f"model, loss and metric fail on the test set: {_first_line(error)}") from None
 

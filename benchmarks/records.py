@@ -1,0 +1,127 @@
+"""What protecting one record costs: test errors on real data, every method planned on 60 public records.
+
+    make bench-records            # resumable; a line for every cell goes to benchmarks/results/records.jsonl
+    python benchmarks/records.py --table
+
+Five silos, local trust, replace-one, delta = 1e-5. For every budget and method `plan` chooses the settings on the pool, and
+`train` runs them with 20 noise seeds (a9a: 5). Told is the mean test error in per cent and half of its 95 % interval.
+"""
+
+import argparse
+import json
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from equipoise import plan, train
+from equipoise.plans import Question
+from equipoise.tasks import Options, load_task
+from equipoise.tasks.public import minimiser, public_only
+
+ROOT = Path(__file__).parent.parent
+DATA = Path(os.environ.get("EQUIPOISE_DATA", ROOT.parent / "shared" / "data"))
+RESULTS = Path(__file__).parent / "results" / "records.jsonl"
+
+A9A = {"task": "libsvm", "data": (str(DATA / "libsvm/a9a.bz2"),), "test": (str(DATA / "libsvm/a9a.t.bz2"),), "l2": 1e-4}
+TASKS = {"breast-cancer": {"task": "breast-cancer"}, "digits": {"task": "digits"}, "a9a": A9A}
+EPSILONS = (0.5, 1.0, 2.0, 3.3, 8.0)
+METHODS = {
+    "gradient": {"unit": "record", "noise_in": "gradient"},
+    "message": {"unit": "record", "noise_in": "message"},
+    "hidden-gradient": {"unit": "record", "noise_in": "hidden-gradient"},
+    "client": {"unit": "client"},
+}
+POOL, SEEDS = 60, {"breast-cancer": 20, "digits": 20, "a9a": 5}
+
+
+def options(name: str) -> Options:
+    said = {key: value for key, value in TASKS[name].items() if key != "task"}
+    return Options(clients=5, public_records=POOL, **said)
+
+
+def unprivate(name: str) -> dict:
+    """The best regulariser's error without privacy, all private records together; and the public pool's alone."""
+    task = load_task(TASKS[name]["task"], options(name))
+    errors = {}
+    for l2 in (1e-5, 1e-4, 1e-3, 1e-2):
+        x = minimiser(replace(task.clients, l2=l2), task.x0, 1e-6)
+        errors[l2] = float(task.measure(x).error)
+    best = min(errors, key=errors.get)
+    alone = public_only(task)
+    return {"non-private": [errors[best]], "l2": best, "public only": [alone["test_error"]], "constant": [task.constant_error]}
+
+
+def cell(name: str, epsilon: float, method: str) -> dict:
+    common = {**TASKS[name], "clients": 5, "public_records": POOL}
+    (made,) = plan(Question.of(**common, epsilon=(epsilon,), algorithm="dp-fedavg", **METHODS[method]))
+    found = {"plan": made.plan, "verdict": made.verdict}
+    for label, warm in ((method, False), *((("warm start", True),) if method == "gradient" else ())):
+        runs = [
+            train(made.settings.model_copy(update={"simulate_noise_seed": seed, "warm_start": warm}))
+            for seed in range(SEEDS[name])
+        ]
+        found[label] = [run.test_error for run in runs]
+    return found
+
+
+def done() -> dict[tuple, dict]:
+    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    return {tuple(line["cell"]): line for line in lines}
+
+
+def table() -> str:
+    found = done()
+    lines = []
+    for name in TASKS:
+        columns = [*METHODS, "warm start"]
+        base = found.get((name, math.inf, "none"), {})
+        lines += [
+            f"\n{name}: non-private {_percent(base.get('non-private'))} (l2 = {base.get('l2')}), public only "
+            f"{_percent(base.get('public only'))}, best constant answer {_percent(base.get('constant'))}\n",
+            f"| epsilon | {' | '.join(columns)} | gradient's plan | message's plan |",
+            "|---" * (len(columns) + 3) + "|",
+        ]
+        for epsilon in EPSILONS:
+            row = [found.get((name, epsilon, "gradient" if column == "warm start" else column), {}) for column in columns]
+            values = [_percent(line.get(column)) for line, column in zip(row, columns, strict=True)]
+            lines.append(f"| {epsilon:g} | {' | '.join(values)} | {_told(row[0])} | {_told(row[1])} |")
+    return "\n".join(lines)
+
+
+def _percent(errors: list[float] | None) -> str:
+    if not errors or errors[0] is None:
+        return ""
+    mean = 100 * np.mean(errors)
+    return f"{mean:.1f}" if len(errors) == 1 else f"{mean:.1f} ± {196 * np.std(errors, ddof=1) / math.sqrt(len(errors)):.1f}"
+
+
+def _told(line: dict) -> str:
+    return f"{line['plan']['rounds']} x {line['plan']['local_steps']}, C = {line['plan']['clip_norm']:.2g}" if line else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", action="store_true", help="print the table of what is done, and stop")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if not arguments.table:
+        RESULTS.parent.mkdir(exist_ok=True)
+        for name in arguments.tasks:
+            wanted = [(name, math.inf, "none"), *((name, epsilon, method) for epsilon in EPSILONS for method in METHODS)]
+            for key in wanted:
+                if key in done():
+                    continue
+                result = unprivate(name) if key[2] == "none" else cell(*key)
+                with RESULTS.open("a") as file:
+                    file.write(json.dumps({"cell": key, **result}) + "\n")
+                print(key, {label: _percent(value) for label, value in result.items() if isinstance(value, list)}, flush=True)
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
