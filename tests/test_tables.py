@@ -253,5 +253,5 @@ def test_where_a_record_is_the_unit_no_record_decides_on_the_number_of_records(c
     task = csv_task(unit="record")
     assert task.clients.sizes == (3, 2)
     everything = task.clients.clipped_sum(torch.zeros(2, 5, dtype=torch.float64), None, 0.5, 0)
-    others = torch.tensor([[True, False, True]] * 2)
+    others = torch.tensor([[True, False, True], [True, True, True]])
     torch.testing.assert_close(everything, task.clients.clipped_sum(torch.zeros(2, 5, dtype=torch.float64), others, 0.5, 0))
