@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test planted-bugs bench-planner install lint clean
+.PHONY: run test planted-bugs bench-planner bench-records bench-per-example install lint clean
 
 run: install  ## the main job: both algorithms, private and not, on embedded data
 	$(BIN)/python examples/compare.py
@@ -9,11 +9,17 @@ run: install  ## the main job: both algorithms, private and not, on embedded dat
 test: install lint  ## lint, types, tests
 	$(BIN)/python -m pytest
 
-planted-bugs: install  ## plant privacy bugs one by one and see a test catch each (about 20 minutes)
+planted-bugs: install  ## plant privacy bugs one by one and see a test catch each (about half an hour)
 	$(BIN)/python tests/planted_bugs.py
 
 bench-planner: install  ## planners against brute force (resumable, up to two hours)
 	$(BIN)/python benchmarks/planner.py
+
+bench-records: install  ## what protecting one record costs, on real data (resumable, about an hour)
+	$(BIN)/python benchmarks/records.py
+
+bench-per-example: install  ## the cost of clipping single examples, beside Opacus and torch.func
+	$(BIN)/python benchmarks/per_example.py
 
 lint: install
 	$(BIN)/ruff check .
