@@ -252,11 +252,12 @@ def test_a_plan_predicts_what_training_reaches(answers):
     assert train(settings).epsilon_spent <= 20
 
 
-def test_the_planner_reads_no_private_record(monkeypatch):
+@pytest.mark.parametrize("unit", [{}, {"unit": "record", "noise_in": "message", "trust": "local"}], ids=str)
+def test_the_planner_reads_no_private_record(monkeypatch, unit):
     """With every private record replaced by NaN the plan is the same."""
     from equipoise import planner
 
-    question = Question.of(**BASIC, epsilon=(5.0,), algorithm="dp-fedavg")
+    question = Question.of(**{**BASIC, **unit}, epsilon=(5.0,), algorithm="dp-fedavg")
     (before,) = plan(question)
     honest = planner.load_to_plan
 
@@ -387,3 +388,77 @@ def test_the_trade_off_is_a_table_and_a_picture(answers, tmp_path, name):
     assert len(content) > 5000
     if name.endswith("html"):
         assert b"<script src=" not in content, "opens without a network"
+
+
+RECORD = {"task": "breast-cancer", "clients": 5, "unit": "record", "public_records": 60}
+
+
+@pytest.fixture(scope="module")
+def record_plans():
+    return plan(Question.of(**RECORD, epsilon=(0.01, 2.0), round_cost=20.0, algorithm="dp-fedavg", iterations=32))
+
+
+def test_plans_for_records_compare_places_for_the_noise_and_both_units(record_plans):
+    hopeless, good = record_plans
+    assert hopeless.verdict == "do not train"
+    assert hopeless.changes["epsilon"] > 0.01
+    assert hopeless.changes["records"] > 64
+    assert good.unit == good.settings.unit == "record"
+    assert {row.get("noise_in", "client") for row in good.compared.values()} == {
+        "gradient",
+        "message",
+        "hidden-gradient",
+        "client",
+    }
+    assert good.compared["unit client, dp-fedavg"]["excess_loss"] > 2 * good.predicted["excess_loss"]
+    least = min(row["excess_loss"] for row in good.compared.values())
+    assert good.predicted["excess_loss"] <= 1.021 * least
+    assert good.public_only["records"] == 60
+
+
+def test_of_plans_that_are_as_good_the_cheapest_is_taken(record_plans):
+    made = record_plans[1]
+    rows = [row for name, row in made.compared.items() if not name.startswith("unit client")]
+    least = min(row["excess_loss"] for row in rows)
+    prices = [row["rounds"] * (row["local_steps"] + 20.0) for row in rows if row["excess_loss"] <= 1.02 * least]
+    assert made.plan["rounds"] * (made.plan["local_steps"] + 20.0) == min(prices)
+    assert len(prices) > 1
+
+
+def test_a_plan_for_records_is_what_train_does(record_plans):
+    made = record_plans[1]
+    results = [train(made.settings.model_copy(update={"simulate_noise_seed": seed})) for seed in range(12)]
+    assert results[0].rounds == made.plan["rounds"]
+    mean_size = sum(c.records for c in results[0].per_client) / 5
+    if made.plan["noise_in"] == "gradient":
+        assert results[0].sigma == pytest.approx(made.plan["sigma"], rel=1e-9)
+    else:
+        assert results[0].sigma == pytest.approx(made.plan["sigma"], rel=2 / mean_size)
+    errors = [result.test_error for result in results]
+    assert abs(np.mean(errors) - made.predicted["test_error"]) < 0.06
+    assert all(result.epsilon_spent <= 2.0 for result in results)
+
+
+def test_networks_with_private_records_get_noise_that_no_pace_changes(capsys):
+    code, out, _ = run_command(capsys, *"plan --task digits-mlp --epsilon 8 --unit record --iterations 12 --json".split())
+    document = json.loads(out)
+    assert code == 0
+    assert len({row["sigma"] for row in document["noise"]}) == 1
+    assert document["unit"] == "record"
+    assert "save communication, not privacy" in document["reason"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("--task quadratic --unit record", "no records to tell apart"),
+        ("--task breast-cancer --unit record --gamma 0.5", "only gamma=1 is planned"),
+        ("--task breast-cancer --unit record --trust secure-aggregation", "saves noise only with noise_in=message"),
+        ("--task breast-cancer --round-cost 3", "where every round costs noise"),
+        ("--mu 0.01 --smoothness 1 --dimension 3 --clients 3 --clip 1 --psi0 1 --unit record", "needs a task"),
+    ],
+)
+def test_mistakes_about_records_get_one_clear_sentence(capsys, arguments, sentence):
+    code, _, err = run_command(capsys, "plan", "--epsilon", "1", *arguments.split())
+    assert code == 2
+    assert sentence in err.replace("\n", " ")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
+from equipoise.errors import require
 from equipoise.planning.answers import Candidate, describe, describe_proposal, smallest, untrained_error
 from equipoise.planning.closed_forms import Problem, Proposal, corollary_1, corrected_plan, displacement_law, trainability
 from equipoise.planning.rehearsal import race, rehearse, shortlist, stages_of
@@ -58,6 +59,10 @@ def plan(question: Question, watch: Callable[[Iterable[float]], Iterable[float]]
     question = question.model_copy(update={"public_records": options.public_records})
     if not isinstance(task.clients, LinearClients | QuadraticClients):
         return [plan_blind(question, task, clients, epsilon) for epsilon in watch(question.epsilon)]
+    require(
+        question.unit == "client" or isinstance(task.clients, LinearClients),
+        f"unit=record with task={task.name}: its clients have no records to tell apart",
+    )
     public = _public(question, task, clients)
     if question.unit == "record":
         return [_both_units(question, public, epsilon) for epsilon in watch(question.epsilon)]

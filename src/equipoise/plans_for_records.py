@@ -140,11 +140,12 @@ def _describe(tried: Rehearsal, problem: RecordProblem) -> dict[str, Any]:
 
 def _changes(question: Question, problem: RecordProblem, untrained: float) -> dict[str, Any]:
     """The smallest epsilon, and the smallest number of records of a client, with which a plan would be worth while."""
-    candidates = [c for group in _groups(question, problem).values() for c in group if c.eta * problem.surrogate.L > 1]
+    first, *_ = _groups(question, problem).values()  # one place for the noise and one pace are enough to tell
+    candidates = [c for c in first if c.eta * problem.surrogate.L > 1 and c.rounds * c.local_steps <= 64] or first[:4]
 
     def worth(records: float) -> bool:
         more = RecordProblem(problem.surrogate, problem.budget, problem.guarantee, math.ceil(records))
-        return min(more.rehearse(c, range(2)).mean for c in candidates[::3]) < WORTH_WHILE * untrained
+        return min(more.rehearse(c, range(4)).mean for c in candidates) < WORTH_WHILE * untrained
 
     records = smallest(worth, problem.records, whole=True)
     if records is None:

@@ -1,6 +1,7 @@
 """Plans where nothing can be tried: from the constants of a problem alone, or for a model of which nothing is known."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -8,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from equipoise.planning.answers import Candidate, describe, describe_proposal, smallest, untrained_error
 from equipoise.planning.closed_forms import Problem, corollary_1, corrected_plan, trainability
 from equipoise.plans import Plan, Question
-from equipoise.privacy.accounting import exact_v, noise_sigma
+from equipoise.privacy.accounting import exact_v, gdp_mu, noise_sigma
 from equipoise.privacy.budget import Budget
+from equipoise.privacy.sampled import sampled_noise
 
 if TYPE_CHECKING:
     from equipoise.tasks.task import Task
@@ -89,18 +91,23 @@ def _with_clients(problem: Problem, clients: int) -> Problem:
 
 def plan_blind(question: Question, task: "Task", clients: int, epsilon: float) -> Plan:
     """Where no constants are known (networks): the exact noise of every pace, and no pretence."""
-    budget, guarantee = Budget(epsilon, question.delta), question.guarantee(clients)
     T, C = question.iterations or task.iterations, question.clip_norm or 1.0
-    nu2 = trainability(budget, guarantee, task.dimension)
+    nu2, sigma_of = (
+        _record_noise(question, task, epsilon, C)
+        if question.unit == "record"
+        else _client_noise(question, task, clients, epsilon, C)
+    )
     rows = []
     for tau in (tau for tau in range(1, T + 1) if T % tau == 0):
-        K = T // tau
-        sigma = noise_sigma(epsilon, question.delta, K, guarantee.sensitivity(C))
-        rows.append({"local_steps": tau, "rounds": K, "sigma": sigma, "client_sigma": guarantee.client_sigma(sigma)})
+        sigma = sigma_of(tau, T // tau)
+        client_sigma = sigma if question.unit == "record" else question.guarantee(clients).client_sigma(sigma)
+        rows.append({"local_steps": tau, "rounds": T // tau, "sigma": sigma, "client_sigma": client_sigma})
     hopeless = nu2 > 10
     reason = f"nu^2 = {nu2:.3g}: one release with C = {C:g} carries noise of about {math.sqrt(nu2):.3g} times the clip; " + (
         "no schedule can learn through that" if hopeless else "which local steps are best only a sweep on public data can tell"
     )
+    if question.unit == "record":
+        reason += "; with noise in the gradients local steps save communication, not privacy"
     return Plan(
         verdict="do not train" if hopeless else "train",
         reason=reason,
@@ -121,3 +128,21 @@ def plan_blind(question: Question, task: "Task", clients: int, epsilon: float) -
         settings=None,
         version=version("equipoise"),
     )
+
+
+Noise = Callable[[int, int], float]
+
+
+def _client_noise(question: Question, task: "Task", clients: int, epsilon: float, C: float) -> tuple[float, Noise]:
+    guarantee = question.guarantee(clients)
+    nu2 = trainability(Budget(epsilon, question.delta), guarantee, task.dimension)
+    return nu2, lambda tau, K: noise_sigma(epsilon, question.delta, K, guarantee.sensitivity(C))
+
+
+def _record_noise(question: Question, task: "Task", epsilon: float, C: float) -> tuple[float, Noise]:
+    """nu^2 of a full-batch gradient, averaged over clients; and the noise in a client's sum, the same for every pace."""
+    sizes, over_clip = task.clients.sizes, question.guarantee(len(task.clients.sizes)).sensitivity(1.0)
+    mean = sum(sizes) / len(sizes)
+    rate = min(1.0, task.batch / mean) if task.batch else 1.0
+    nu2 = over_clip**2 * task.dimension / (gdp_mu(epsilon, question.delta) ** 2 * len(sizes) * mean**2)
+    return nu2, lambda tau, K: C * sampled_noise(epsilon, question.delta, tau * K, rate, question.neighbours)
