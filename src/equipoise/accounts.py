@@ -22,6 +22,7 @@ class Account(NamedTuple):
     sigma          the standard deviation, per coordinate, of what protects one release (the largest, if clients differ)
     client_sigma   what one client adds (the largest)
     per_client     if the unit is a record
+    stability      the constants from which the sensitivity follows, if stability bounds it
     """
 
     releases: int
@@ -30,6 +31,7 @@ class Account(NamedTuple):
     client_sigma: float
     epsilon_spent: float
     per_client: list[ClientAccount] | None = None
+    stability: dict[str, float] | None = None
 
 
 def account_of(run: Run, task: Task, schedule: Schedule) -> Account:
@@ -142,4 +144,5 @@ def _by_stability(run: Run, task: Task, schedule: Schedule) -> Account:
         told = {"sensitivity": sensitivity * unit, "sigma": noise * unit, "epsilon_spent": spent}
         found.append(ClientAccount(client=i, records=sizes[i], sampling_rate=1.0, **told))
     sensitivity, sigma, spent = (max(getattr(c, name) for c in found) for name in ("sensitivity", "sigma", "epsilon_spent"))
-    return Account(releases, sensitivity, sigma, run.guarantee(run.clients).client_sigma(sigma), spent, found)
+    told = {name: getattr(steady[0], name) for name in ("eta", "local_steps", "L", "mu", "gradient_bound")}
+    return Account(releases, sensitivity, sigma, run.guarantee(run.clients).client_sigma(sigma), spent, found, told)

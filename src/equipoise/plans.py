@@ -72,6 +72,7 @@ class Question(Common):
         if self.unit == "record":
             require(self.task is not None, "unit=record needs a task: no closed form plans for it")
             require(self.gamma is None, "gamma with unit=record: only gamma=1 is planned; leave it out")
+            require(self.h_update == "paper", "h_update=clipped with unit=record: no message is clipped; leave it out")
             require(
                 self.trust == "local" or self.noise_in == "message",
                 "trust=secure-aggregation with unit=record saves noise only with noise_in=message: give it, or trust=local",

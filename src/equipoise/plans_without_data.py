@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from equipoise.errors import require
 from equipoise.planning.answers import Candidate, describe, describe_proposal, smallest, untrained_error
 from equipoise.planning.closed_forms import Problem, corollary_1, corrected_plan, trainability
 from equipoise.plans import Plan, Question
@@ -91,6 +92,10 @@ def _with_clients(problem: Problem, clients: int) -> Problem:
 
 def plan_blind(question: Question, task: "Task", clients: int, epsilon: float) -> Plan:
     """Where no constants are known (networks): the exact noise of every pace, and no pretence."""
+    require(
+        question.unit == "client" or question.noise_in in (None, "gradient"),
+        f"noise_in={question.noise_in} with task={task.name}: it needs a regularised linear model; use noise_in=gradient",
+    )
     T, C = question.iterations or task.iterations, question.clip_norm or 1.0
     nu2, sigma_of = (
         _record_noise(question, task, epsilon, C)

@@ -57,6 +57,7 @@ class Result(Run):
     client_sigma: Real
     epsilon_spent: Real
     per_client: list[ClientAccount] | None
+    stability: dict[str, float] | None
     noise_source: str
     test_error: Real | None
     baseline_error: Real | None
@@ -74,8 +75,13 @@ class Result(Run):
     """The last communicated model, a vector [d]; not part of the document."""
 
     @property
+    def account(self) -> str:
+        """Whether the epsilon spent is exact, or an upper bound: where records are sampled, or stability bounds a message."""
+        return "upper bound" if self.sampled or self.by_stability else "exact"
+
+    @property
     def sampled(self) -> bool:
-        """Whether clients sampled their records: then the epsilon spent is an upper bound, by numerical composition."""
+        """Whether clients sampled their records: then the accountant is numerical composition."""
         return any(client.sampling_rate < 1 for client in self.per_client or [])
 
     def __eq__(self, other: object) -> bool:

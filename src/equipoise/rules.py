@@ -30,7 +30,7 @@ def check_record_unit(said: "Settings") -> None:
             rate in (None, 1) and said.batch in (None, "full"),
             f"noise_in={said.noise_in} holds for full local gradients: leave batch and sampling_rate out, or use gradient",
         )
-        require(said.h_update != "clipped", "h_update=clipped with unit=record: no message is clipped; leave it out")
+    require(said.h_update != "clipped", "h_update=clipped with unit=record: no message is clipped; leave it out")
     require(
         said.trust == "local" or said.noise_in == "message",
         "trust=secure-aggregation with noise in gradients: every client adds all of its noise before its local steps, so there "

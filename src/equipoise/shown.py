@@ -36,7 +36,7 @@ def run_facts(result: Result) -> list[tuple[str, str]]:
     if result.epsilon_spent == inf:
         facts.append(("spent", "everything: epsilon = inf"))
     else:
-        would, how = "would spend" if result.simulation else "spent", "an upper bound" if result.sampled else "exact"
+        would, how = "would spend" if result.simulation else "spent", result.account
         of = f"epsilon = {result.epsilon_spent:.6g} of {result.epsilon:g} at delta = {result.delta:g}"
         facts.append((would, f"{of}: {how}, for {_number_of(result.releases, 'release')}"))
     if result.simulation:

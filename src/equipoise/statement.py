@@ -46,7 +46,7 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
         promised,
         _table(
             {
-                f"epsilon, {'upper bound' if result.sampled else 'exact'}": _number(result.epsilon_spent),
+                f"epsilon, {result.account}": _number(result.epsilon_spent),
                 "epsilon, nominal": _number(result.epsilon),
                 "delta": _number(result.delta),
                 "unit": f"{result.unit}: {UNIT[result.unit]}",
@@ -71,8 +71,7 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
                 "clip norm C": _number(result.clip_norm),
                 "sensitivity": _number(result.sensitivity),
                 "sigma": _number(result.sigma),
-                "sigma is": "per coordinate, of "
-                + ("one release" if result.trust == "local" else "the sum of a round, after the colluders subtract their own"),
+                "sigma is": f"per coordinate, of {_noised(result)}",
                 "sigma of one client": _number(result.client_sigma),
                 "schedule": f"{result.schedule}, drawn before training from public values only",
                 "noise source": result.noise_source,
@@ -80,6 +79,7 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
             }
         ),
         _per_client(result),
+        _conditions(result),
         "## How to check it",
         _accountant(result),
         _origin(result, model_sha256),
@@ -87,6 +87,24 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
         _list(_not_covered(result)),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _noised(result: Result) -> str:
+    if result.trust == "secure-aggregation":
+        return "the sum of a round, after the colluders subtract their own"
+    return "each local sum of gradients" if _where(result) in ("gradient", "hidden-gradient") else "one message"
+
+
+def _conditions(result: Result) -> str:
+    """What the sensitivity follows from, where stability bounds it."""
+    if not result.stability:
+        return ""
+    constants = ", ".join(f"{name} = {_number(value)}" for name, value in result.stability.items())
+    return (
+        f"The sensitivity follows from the stability of gradient steps, with {constants}. It holds for full local gradients of "
+        "a loss that is mu-strongly convex and L-smooth, single gradients of norm at most gradient_bound, and "
+        "eta <= 2/(L + mu)."
+    )
 
 
 def _where(result: Result) -> str:
@@ -160,6 +178,7 @@ def _not_covered(result: Result) -> list[str]:
         "Other runs on the same data, such as trials with other settings: each spends its own budget, and together they spend "
         "more than any of them.",
         "Anything a client publishes by other ways, and what its own log says to itself.",
+        "How long a client takes for a round.",
         "Gaps between floating-point numbers, through which the lowest bits of a release might tell more.",
         *(["The diagnostics, which show private values without noise."] if result.diagnostics else []),
         *(

@@ -133,6 +133,7 @@ def _with_records(task: Task) -> RecordClients:
 def _taken_as_public(run: Run) -> list[str]:
     return [
         *(["the number of records of each client"] if run.unit == "record" else []),
+        *([f"which client holds which record, dealt by label (split {run.split})"] if run.split != "random" else []),
         *(["the initial model, trained on public records"] if run.warm_start else []),
     ]
 

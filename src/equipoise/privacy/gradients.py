@@ -57,12 +57,12 @@ class NoisyGradient:
     def __call__(self, x: Tensor, t: int) -> Tensor:
         """The private gradient of every client at its x [..., clients, d], at local step t."""
         draw = int(2**52 * self.noise.uniforms(_DRAWS + t, (1, 1)).flat[0])
-        total = self.clients.clipped_sum(x, self._sample(x, t), self.clip_norm, draw)
+        total = self.clients.clipped_sum(x, self._sample(x, t), self.clip_norm, draw).double()
         if torch.as_tensor(self.sigma).any():
-            normals = torch.tensor(self.noise.normals(t + 1, tuple(total.shape)))
-            total = total + (self.sigma * normals).to(total.dtype)
+            total = total + self.sigma * torch.tensor(self.noise.normals(t + 1, tuple(total.shape)))
         expected = [size * rate for size, rate in zip(self.clients.sizes, self.rates, strict=True)]
-        return total / torch.tensor(expected, dtype=total.dtype).unsqueeze(-1) + self.clients.regulariser(x)
+        mean = total / torch.tensor(expected, dtype=torch.float64).unsqueeze(-1)
+        return mean.to(x.dtype) + self.clients.regulariser(x)
 
     def _sample(self, x: Tensor, t: int) -> Tensor | None:
         if all(rate == 1 for rate in self.rates):

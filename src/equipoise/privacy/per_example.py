@@ -40,14 +40,15 @@ def clipped_sum(
 ) -> dict[str, Tensor]:
     """For each trainable parameter the sum over all examples of their gradients, each clipped to clip_norm over all parameters.
 
-    An example whose gradient is not finite counts as zero. `loss` is a mean over examples; `layout` is `layout_of` the module.
-    As in `mechanism.clip`, norms are in float64 and the threshold is clip_norm less what rounding can add.
+    An example whose gradient is not finite counts as zero. `loss` only ever sees one example; `layout` is the module's. The sum
+    is in float64, so that its rounding does not depend on how many examples there are. As in `mechanism.clip`, norms are in
+    float64 and the threshold is clip_norm less what rounding can add.
     """
     require(clip_norm > 0, f"clip_norm={clip_norm} must be positive")
     require(micro_batch >= 1, f"micro_batch={micro_batch} must be positive")
     values = _values(module, parameters)
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    totals = {name: torch.zeros_like(values[name]) for name in names}
+    totals = {name: torch.zeros_like(values[name], dtype=torch.float64) for name in names}
     dimension = sum(total.numel() for total in totals.values())
     if layout.slow:
         micro_batch = min(micro_batch, max(1, SLOW_NUMBERS // dimension))
@@ -57,7 +58,7 @@ def clipped_sum(
         if shares is None:
             shares = _one_by_one(module, values, names, loss, x, y)
         squares = sum((square for square, _ in shares.values()), torch.zeros(len(x), dtype=torch.float64))
-        rows, weights = _weights(squares, clip_norm, dimension, totals[names[0]].dtype)
+        rows, weights = _weights(squares, clip_norm, dimension, values[names[0]].dtype)
         for name, (_, weighted_sum) in shares.items():
             totals[name] += weighted_sum(rows, weights)
     return totals
@@ -164,7 +165,8 @@ def _from_books(
     """The parameters' shares in the gradients; None if this batch takes another way through the model than the layout tells."""
     with torch.enable_grad():
         entries, direct, outputs = run_with_books(module, values, names, inputs)
-        total = loss(outputs, targets) * len(inputs)
+        single = (loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(len(inputs)))  # no record in another's loss
+        total = torch.stack([*single]).sum()
         gradients = torch.autograd.grad(total, [*(entry.edge for entry in entries), *direct], allow_unused=True)
     if any(gradient is not None for gradient in gradients[len(entries) :]):
         return None

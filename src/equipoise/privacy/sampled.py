@@ -16,15 +16,22 @@ from equipoise.privacy.accounting import epsilon_spent, noise_sigma
 from equipoise.privacy.budget import Neighbours, check_budget
 
 _COARSE, _FINE = 2e-3, 2e-4  # grids of the privacy loss: to search on, and to tell
+_LEAST_NOISE = (
+    0.1  # below it sampling is not counted: losses grow beyond what a grid can hold, and nobody asks for such an epsilon
+)
 _OVER_CLIP = {"replace-one": 2.0, "add-remove": 1.0}
 
 
 def sampled_epsilon(noise: float, steps: int, rate: float, delta: float, neighbours: Neighbours) -> float:
-    """The epsilon that `steps` steps spend, an upper bound: `noise` is sigma/C, `rate` the sampling rate."""
+    """The epsilon that `steps` steps spend, an upper bound: `noise` is sigma/C, `rate` the sampling rate.
+
+    Never above what the same steps without sampling spend: whoever knew the coins would see that at most.
+    """
     _check(steps, rate, neighbours)
-    if rate == 1 or noise == 0:
-        return epsilon_spent(noise, steps, _OVER_CLIP[neighbours], delta)
-    return _composed(noise, steps, rate, delta, neighbours, _FINE)
+    whole = epsilon_spent(noise, steps, _OVER_CLIP[neighbours], delta)
+    if rate == 1 or noise < _LEAST_NOISE or whole == 0:
+        return whole
+    return min(whole, _composed(noise, steps, rate, delta, neighbours, _FINE))
 
 
 @lru_cache(maxsize=256)
@@ -32,28 +39,35 @@ def sampled_noise(epsilon: float, delta: float, steps: int, rate: float, neighbo
     """sigma/C with which `steps` steps together are (epsilon, delta)-DP: `sampled_epsilon` of it is never above epsilon."""
     check_budget(epsilon, delta)
     _check(steps, rate, neighbours)
-    if rate == 1 or epsilon == math.inf:
-        return noise_sigma(epsilon, delta, steps, _OVER_CLIP[neighbours])
+    safe = noise_sigma(epsilon, delta, steps, _OVER_CLIP[neighbours])  # enough without sampling
+    if rate == 1 or safe <= _LEAST_NOISE:
+        return safe
 
     def excess(noise: float, grid: float) -> float:
         """log(epsilon spent / epsilon): falling, and nearly a straight line in log(noise)."""
-        return math.log(_composed(noise, steps, rate, delta, neighbours, grid) / epsilon)
+        return math.log(max(_composed(noise, steps, rate, delta, neighbours, grid), 1e-9) / epsilon)
 
-    safe = noise_sigma(epsilon, delta, steps, _OVER_CLIP[neighbours])  # sampling never costs more
     for grid, apart in ((_COARSE, 2.0), (_FINE, 1.01)):
         safe = _least(lambda noise, grid=grid: excess(noise, grid), safe, apart)  # type: ignore[misc]
     return safe
 
 
 def _least(excess: Callable[[float], float], safe: float, apart: float) -> float:
-    """The least argument, up to 1e-4, for which `excess` was seen not to be positive, by regula falsi in its logarithm."""
+    """The least argument, up to 1e-4, for which `excess` was seen not to be positive, by regula falsi in its logarithm.
+
+    `safe` itself where the grid is too coarse to see that it is enough.
+    """
     above = excess(safe)
+    if above > 0:
+        return safe
     unsafe, below = safe / apart, excess(safe / apart)
     while below <= 0:
         safe, above = unsafe, below
-        unsafe, below = unsafe / apart, excess(unsafe / apart)
+        if safe / apart < _LEAST_NOISE:
+            return safe
+        unsafe, below = safe / apart, excess(safe / apart)
     while safe > unsafe * (1 + 1e-4):
-        share = above / (above - below)  # of the way from safe to unsafe, in logarithms
+        share = above / (above - below) if below < math.inf else 0.5  # of the way from safe to unsafe, in logarithms
         middle = safe * (unsafe / safe) ** min(max(share, 0.05), 0.95)
         value = excess(middle)
         if value <= 0:
@@ -75,7 +89,8 @@ def _composed(noise: float, steps: int, rate: float, delta: float, neighbours: N
     relation = {"replace-one": NeighboringRelation.REPLACE_ONE, "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE}
     accountant = PLDAccountant(relation[neighbours], value_discretization_interval=grid)
     accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps))
-    return float(accountant.get_epsilon(delta))
+    epsilon = float(accountant.get_epsilon(delta))
+    return math.inf if math.isnan(epsilon) else epsilon
 
 
 def _check(steps: int, rate: float, neighbours: Neighbours) -> None:

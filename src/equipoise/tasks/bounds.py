@@ -49,7 +49,8 @@ class Column:
         values = np.array([_number(cell) for cell in cells]).reshape(-1)
         missing, outside = np.isnan(values), (values < self.low) | (values > self.high)
         values = np.clip(np.where(missing, fill, values), self.low, self.high)
-        return ((values - middle) / ((self.high - self.low) / 2))[:, None], int((missing | outside).sum())
+        coded = np.clip((values - middle) / ((self.high - self.low) / 2), -1, 1)  # rounding of a tiny range could exceed 1
+        return coded[:, None], int((missing | outside).sum())
 
     def _code_categories(self, cells: list[str]) -> tuple[NDArray[np.float64], int]:
         index = self.index(cells)

@@ -74,7 +74,25 @@ class FlatModel:
     def mixes(self, examples: Tensor) -> bool:
         """Whether made-up examples change each other's outputs."""
         self._module.train()
-        return mixes_examples(self._module, named_tensors(self.initial(), self.shapes), examples)
+        return any(mixes_examples(self._module, named_tensors(x, self.shapes), examples) for x in self.somewhere())
+
+    def somewhere(self) -> list[Tensor]:
+        """Parameters to try a model at: the initial ones, which may be zero and hide much, and some near and far."""
+        generator, x = torch.Generator().manual_seed(0), self.initial()
+        return [x, *(x + size * torch.randn(x.shape, generator=generator, dtype=x.dtype) for size in (0.1, 0.3))]
+
+    def random_beyond_dropout(self, examples: Tensor) -> bool:
+        """Whether something in the module draws at random besides dropout, which draws for every example by itself."""
+        self._module.train()
+        for part in self._module.modules():
+            if isinstance(part, nn.modules.dropout._DropoutNd | nn.RNNBase):
+                part.eval()
+        outputs = []
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for seed in range(3):
+                torch.manual_seed(seed)
+                outputs.append(functional_call(self._module, named_tensors(self.somewhere()[1], self.shapes), (examples,)))
+        return not all(torch.equal(outputs[0], other) for other in outputs[1:])
 
     def _run(self, x: Tensor, inputs: Tensor, training: bool) -> Tensor:
         self._module.train(training)

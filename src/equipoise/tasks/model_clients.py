@@ -1,6 +1,7 @@
 """Clients of a network: gradients of a batch, and of single examples."""
 
 import logging
+import math
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from equipoise.errors import UnsafeModel
+from equipoise.errors import EquipoiseError, InvalidValue, UnsafeModel
 from equipoise.privacy.per_example import Layout
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.records import Minibatches
@@ -82,18 +83,21 @@ class ModelClients:
             inputs, targets = inputs[index], targets[index]
         client, layout = i if self.single is None else self.single, self.layout
 
-        def of(part: slice) -> Tensor:
+        def of(part: slice, *number: int) -> Tensor:
             with warnings.catch_warnings(record=True):
-                return self.model.clipped_sum(x, self.loss, inputs[part], targets[part], clip_norm, layout, draw, client)
+                return self.model.clipped_sum(
+                    x, self.loss, inputs[part], targets[part], clip_norm, layout, draw, client, *number
+                )
 
-        try:
-            return of(slice(None))
-        except Exception as error:  # whatever a user's code raises
-            log.warning("client %d: %s: %s; its records are tried one by one", client, type(error).__name__, error)
-        total = torch.zeros_like(x)
+        if not self.one_by_one:
+            try:
+                return of(slice(None))
+            except Exception as error:  # whatever a user's code raises
+                log.warning("client %d: %s: %s; its records are tried one by one", client, type(error).__name__, error)
+        total = torch.zeros_like(x, dtype=torch.float64)
         for j in range(len(inputs)):
             with suppress(Exception):
-                total += of(slice(j, j + 1))
+                total += of(slice(j, j + 1), j)  # its own dropout, as independent of the others' as in a batch
         return total
 
     def regulariser(self, x: Tensor) -> Tensor:
@@ -102,19 +106,40 @@ class ModelClients:
     @cached_property
     def layout(self) -> Layout:
         """How the gradients of single examples are clipped; a model whose examples cannot be told apart is refused."""
-        inputs, _ = next(records for records in self.data if len(records[0]))
-        examples = made_up(inputs.shape[1:], inputs.dtype)
+        examples, targets = self._examples
         if self.model.mixes(examples):
             raise UnsafeModel(
                 "an example's output depends on the other examples of its batch, so one record's gradient cannot be clipped by "
                 "itself; change the model, or use unit=client"
             )
-        return self.model.layout(examples)
+        try:
+            layout = self.model.layout(examples)
+            self.model.clipped_sum(self.model.somewhere()[1], self.loss, examples, targets, math.inf, layout, 0)
+            return layout
+        except EquipoiseError:
+            raise
+        except Exception as error:  # whatever a user's code raises where it is taken apart
+            slow = Layout({}, (f"model: {type(error).__name__} when it is taken apart",))
+        try:
+            self.model.clipped_sum(self.model.somewhere()[1], self.loss, examples, targets, math.inf, slow, 0)
+        except Exception as error:
+            raise InvalidValue(f"no gradient of a single example can be formed: {str(error).splitlines()[0][:200]}") from None
+        return slow
+
+    @cached_property
+    def one_by_one(self) -> bool:
+        """Whether the model draws at random for a batch as a whole, so that records must run by themselves."""
+        return self.model.random_beyond_dropout(self._examples[0])
+
+    @property
+    def _examples(self) -> Records:
+        inputs, targets = next(records for records in self.data if len(records[0]))
+        return made_up(inputs.shape[1:], inputs.dtype), made_up_targets(targets.shape[1:], targets.dtype)
 
     @property
     def slow_layers(self) -> tuple[str, ...]:
         """What makes single examples' gradients slow: they are formed one by one then."""
-        return self.layout.slow
+        return (*self.layout.slow, *(["random layers other than dropout"] if self.one_by_one else []))
 
     def error(self, x: Tensor) -> Tensor:
         inputs, targets = (torch.cat(parts) for parts in zip(*self.data, strict=True))
@@ -135,6 +160,11 @@ def measure(model: FlatModel, loss: Any, metric: Any, records: Records, x: Tenso
         outputs = model(x, inputs)
         values = 1 - float(metric(outputs, targets)), float(loss(outputs, targets))
     return Measured(*torch.tensor(values, dtype=torch.float64))
+
+
+def made_up_targets(shape: torch.Size, kind: torch.dtype) -> Tensor:
+    """Targets for four made-up examples: zeros and ones."""
+    return (torch.arange(4) % 2).reshape(4, *(1 for _ in shape)).expand(4, *shape).to(kind)
 
 
 def made_up(shape: torch.Size, kind: torch.dtype) -> Tensor:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require
 from equipoise.tasks.flat_model import FlatModel
-from equipoise.tasks.model_clients import ModelClients, Records, made_up, measure
+from equipoise.tasks.model_clients import ModelClients, Records, made_up, made_up_targets, measure
 from equipoise.tasks.records import Minibatches
 from equipoise.tasks.task import Options, Task
 
@@ -147,28 +147,32 @@ def _check_examples(
     target_type: torch.dtype,
 ) -> None:
     """Refuse a model or loss that remembers, and a loss that is not a mean, on made-up examples: no private value decides."""
-    inputs = made_up(input_shape, input_type)
-    targets = (torch.arange(4) % 2).reshape(4, *(1 for _ in target_shape)).expand(4, *target_shape).to(target_type)
-    x = model.initial()
-    try:
-        with torch.no_grad(), warnings.catch_warnings(record=True) as said:
-            outputs, before = model(x, inputs), loss(model.training(x, inputs, 0), targets)
-            model.training(x, inputs.flip(0) + inputs, 1)
-            loss(model.training(x, inputs.flip(0) + inputs, 1), targets)
-            after = loss(model.training(x, inputs, 0), targets)
-            whole, parts = loss(outputs, targets), [loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(4)]
-    except Exception as error:  # whatever a user's code raises
-        raise InvalidValue(f"the model and loss fail on examples shaped like the clients': {_first_line(error)}") from None
-    require(not said, f"the model and loss warn on examples shaped like the clients': {said[0].message if said else ''}")
-    require(before.dim() == 0, "the loss must be a mean over examples (reduction='mean'): it is not one number")
-    if not torch.equal(before, after):
-        raise UnsafeModel("the model or the loss remembers earlier inputs: that would carry data from one client to the next")
-    mean = torch.stack(parts).mean()
-    require(
-        bool(torch.isclose(whole, mean, rtol=1e-3, atol=1e-6)),
-        f"the loss of 4 examples is {whole.item():.6g}, the mean of their single losses {mean.item():.6g}: "
-        "the loss must be a mean over examples (reduction='mean', no class weights)",
-    )
+    inputs, targets = made_up(input_shape, input_type), made_up_targets(target_shape, target_type)
+    for x in model.somewhere():
+        try:
+            with warnings.catch_warnings(record=True) as said:
+                with torch.no_grad():
+                    outputs, before = model(x, inputs), loss(model.training(x, inputs, 0), targets)
+                    model.training(x, inputs.flip(0) + inputs, 1)
+                    loss(model.training(x, inputs.flip(0) + inputs, 1), targets)
+                    after = loss(model.training(x, inputs, 0), targets)
+                    whole, parts = loss(outputs, targets), [loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(4)]
+                free = x.clone().requires_grad_()
+                torch.autograd.grad(loss(model.training(free, inputs, 0), targets).sum(), free)
+        except Exception as error:  # whatever a user's code raises
+            raise InvalidValue(f"the model and loss fail on examples shaped like the clients': {_first_line(error)}") from None
+        require(not said, f"the model and loss warn on examples shaped like the clients': {said[0].message if said else ''}")
+        require(before.dim() == 0, "the loss must be a mean over examples (reduction='mean'): it is not one number")
+        if not torch.equal(before, after):
+            raise UnsafeModel(
+                "the model or the loss remembers earlier inputs: that would carry data from one client to the next"
+            )
+        mean = torch.stack(parts).mean()
+        require(
+            bool(torch.isclose(whole, mean, rtol=1e-3, atol=1e-6)),
+            f"the loss of 4 examples is {whole.item():.6g}, the mean of their single losses {mean.item():.6g}: "
+            "the loss must be a mean over examples (reduction='mean', no class weights)",
+        )
 
 
 def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) -> None:
