@@ -29,6 +29,7 @@ from equipoise.tasks.task import Table
 SETTINGS = list(itertools.product((0.01, 0.05, 0.2, 0.5), (0.8, 1.5, 4.0), (20, 300)))
 
 
+@pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha")
 @pytest.mark.parametrize(("rate", "noise", "steps"), SETTINGS)
 def test_sampled_epsilon_against_prv_and_rdp(rate, noise, steps):
     """Add-remove: never above Opacus' PRV upper estimate by more than 1e-3, and never above RDP."""
@@ -416,7 +417,8 @@ def test_a_record_that_breaks_the_model_counts_as_zero_and_spares_the_others():
     x = torch.randn(3, task.dimension, generator=torch.Generator().manual_seed(0))
     without = torch.ones(3, 30, dtype=torch.bool)
     without[1, 7] = False
-    torch.testing.assert_close(broken.clipped_sum(x, None, 0.5, 0), whole.clipped_sum(x, without, 0.5, 0))
+    ours, expected = broken.clipped_sum(x, None, 0.5, 0), whole.clipped_sum(x, without, 0.5, 0)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)  # the model is in single precision
 
 
 def test_a_model_that_mixes_examples_is_refused_and_a_slow_one_says_so():
