@@ -78,7 +78,8 @@ def table() -> str:
     lines = []
     for name in TASKS:
         columns = [*METHODS, "warm start"]
-        base = found.get((name, math.inf, "none"), {})
+        if (base := found.get((name, math.inf, "none"))) is None:
+            continue
         lines += [
             f"\n{name}: non-private {_percent(base.get('non-private'))} (l2 = {base.get('l2')}), public only "
             f"{_percent(base.get('public only'))}, best constant answer {_percent(base.get('constant'))}\n",
@@ -86,6 +87,8 @@ def table() -> str:
             "|---" * (len(columns) + 3) + "|",
         ]
         for epsilon in EPSILONS:
+            if (name, epsilon, "gradient") not in found:
+                continue
             row = [found.get((name, epsilon, "gradient" if column == "warm start" else column), {}) for column in columns]
             values = [_percent(line.get(column)) for line, column in zip(row, columns, strict=True)]
             lines.append(f"| {epsilon:g} | {' | '.join(values)} | {_told(row[0])} | {_told(row[1])} |")

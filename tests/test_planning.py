@@ -243,6 +243,13 @@ def test_a_large_budget_is_worth_spending_and_a_small_one_is_not(answers):
         assert large.predicted["excess_loss"] < 1.1 * closed["excess_loss"]
 
 
+def test_what_would_change_a_no_does_change_it(answers):
+    """At a little more than the epsilon that it names, the planner says yes; at a half of it, no."""
+    named = answers[0].changes["epsilon"]
+    question = Question.of(**BASIC, epsilon=(named / 2, named * 1.1), algorithm="dp-fedavg")
+    assert ["do not train" == made.verdict for made in plan(question)] == [True, False]
+
+
 def test_a_plan_predicts_what_training_reaches(answers):
     """On the private records, which the planner never saw, with the public ones left out: close to what was predicted."""
     settings = answers[1].settings

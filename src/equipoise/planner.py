@@ -210,11 +210,13 @@ def _result(candidate: Candidate, public: Public, noise: float) -> dict[str, Any
 def _changes(
     question: Question, surrogate: Surrogate, noise: float, budget: Budget, guarantee: Guarantee, untrained: float
 ) -> dict[str, Any]:
-    """The smallest epsilon, and the smallest number of clients, with which a plan would be worth while (by screening)."""
+    """The smallest epsilon, and the smallest number of clients, with which a plan would be worth while, judged like a plan."""
+    small = question.model_copy(update={"algorithm": "dp-fedavg"})
 
     def worth(factor: float) -> bool:
-        small = question.model_copy(update={"algorithm": "dp-fedavg"})
-        return min(c.excess for c in _screen(small, surrogate, "dp-fedavg", noise * factor, seeds=6)) < WORTH_WHILE * untrained
+        candidates = shortlist(_screen(small, surrogate, "dp-fedavg", noise * factor, seeds=6))[:6]
+        best, *_ = race(candidates, lambda c, seeds: rehearse(surrogate, c, noise * factor, seeds), ((16, 2), (64, 1)))
+        return best.mean + 2 * best.standard_error < WORTH_WHILE * untrained
 
     less = smallest(lambda times: worth(1 / times), 1.0)  # how many times less noise would do
     if less is None:

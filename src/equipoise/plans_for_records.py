@@ -145,7 +145,8 @@ def _changes(question: Question, problem: RecordProblem, untrained: float) -> di
 
     def worth(records: float) -> bool:
         more = RecordProblem(problem.surrogate, problem.budget, problem.guarantee, math.ceil(records))
-        return min(more.rehearse(c, range(4)).mean for c in candidates) < WORTH_WHILE * untrained
+        best, *_ = race(candidates, more.rehearse, ((4, 3), (32, 1)))
+        return best.mean + 2 * best.standard_error < WORTH_WHILE * untrained
 
     records = smallest(worth, problem.records, whole=True)
     if records is None:
