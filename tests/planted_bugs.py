@@ -171,12 +171,6 @@ BUGS = [  # what is wrong, file, old text, new text
         "[s.hidden_state_mu(1.0) for s in steady], [1] * len(sizes)",
     ),
     (
-        "one record: the sum has noise for a client's own sensitivity only",
-        "accounts.py",
-        'enough_for = largest if run.trust == "secure-aggregation" else sensitivity',
-        "enough_for = sensitivity",
-    ),
-    (
         "one record: the shortest round decides",
         "accounts.py",
         "stability_of(run, task, max(schedule)",
