@@ -8,7 +8,7 @@ import math
 from importlib.metadata import version
 from typing import Any
 
-from equipoise.planning.answers import Candidate, smallest, untrained_error
+from equipoise.planning.answers import Candidate, describe_with, smallest, untrained_error
 from equipoise.planning.records import RecordProblem
 from equipoise.planning.rehearsal import Rehearsal, race
 from equipoise.planning.surrogate import Surrogate
@@ -121,21 +121,8 @@ def _noise_to_signal(problem: RecordProblem, task: Task) -> float:
 
 
 def _describe(tried: Rehearsal, problem: RecordProblem) -> dict[str, Any]:
-    c, sigma = tried.candidate, problem.sigma(tried.candidate)
-    return {
-        "algorithm": c.algorithm,
-        "noise_in": c.noise_in,
-        "eta": c.eta,
-        "local_steps": c.local_steps,
-        "p": 1 / c.local_steps,
-        "iterations": c.local_steps * c.rounds,
-        "rounds": c.rounds,
-        "clip_norm": c.clip_norm,
-        "gamma": c.gamma,
-        "sampling_rate": 1.0,
-        "sigma": sigma,
-        "client_sigma": problem.guarantee.client_sigma(sigma),
-    }
+    described = describe_with(tried.candidate, problem.sigma(tried.candidate), problem.guarantee)
+    return {**described, "noise_in": tried.candidate.noise_in, "sampling_rate": 1.0}
 
 
 def _changes(question: Question, problem: RecordProblem, untrained: float) -> dict[str, Any]:

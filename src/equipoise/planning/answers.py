@@ -30,6 +30,10 @@ class Candidate:
 
 def describe(candidate: Candidate, budget: Budget, guarantee: Guarantee) -> dict[str, Any]:
     sigma = noise_sigma(budget.epsilon, budget.delta, candidate.rounds, guarantee.sensitivity(candidate.clip_norm))
+    return describe_with(candidate, sigma, guarantee)
+
+
+def describe_with(candidate: Candidate, sigma: float, guarantee: Guarantee) -> dict[str, Any]:
     return {
         "algorithm": candidate.algorithm,
         "eta": candidate.eta,

@@ -53,12 +53,12 @@ class RecordProblem:
     def rehearse(self, candidate: Candidate, seeds: range) -> Rehearsal:
         """The plan on the stand-ins, whose mean gradients get the noise that those of real clients would have."""
         s, noise, sigma = self.surrogate, RehearsalNoise(seeds), self.sigma(candidate)
-        honest = math.sqrt(s.number / self.guarantee.clients)  # fewer stand-ins than clients: the average counts
+        fewer = math.sqrt(s.number / self.guarantee.clients)  # stand-ins than clients: the noise of the average counts
         full = (1.0,) * s.number
         if candidate.noise_in == "message":
             gradient = NoisyGradient(self.clients, candidate.clip_norm, 0.0, full, noise)
-            sent = self.guarantee.client_sigma(sigma) * honest
+            sent = self.guarantee.client_sigma(sigma) * fewer
             return performed(s, candidate, gradient, StableMechanism(sent), noise, len(seeds), "released")
-        scaled = sigma * self.clients.sizes[0] / self.records * honest
+        scaled = sigma * self.clients.sizes[0] / self.records * fewer
         gradient = NoisyGradient(self.clients, candidate.clip_norm, scaled, full, noise)
         return performed(s, candidate, gradient, GaussianMechanism(math.inf, 0.0), noise, len(seeds), "paper")
