@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.nn.utils import weight_norm
 
 from equipoise.errors import InvalidValue, UnsafeModel
+from equipoise.privacy import per_example, shares
 from equipoise.privacy.per_example import Layout, clipped_sum, layout_of, mixes_examples
 
 B = 7
@@ -109,6 +110,14 @@ FAST = {
         lambda: Net(given_state, lstm=nn.LSTM(4, 3, 2, batch_first=True), start=nn.Linear(4, 3)),
         images(5, 4),
     ),
+    "prelu": (lambda: nn.Sequential(nn.PReLU(), nn.Tanh(), nn.Flatten()), images(3, 2)),
+    "prelu of one number": (lambda: Net(lambda m, x: m.a(x[:, 0]).unsqueeze(1), a=nn.PReLU()), images(2)),
+    "prelu, positions first": (
+        lambda: Net(lambda m, x: m.b(m.a(x.transpose(0, 1))).tanh().sum(0), a=nn.PReLU(), b=nn.Linear(4, 3)),
+        images(B, 4),
+    ),
+    "prelu for each channel": (lambda: nn.Sequential(nn.PReLU(3), nn.Tanh(), nn.Flatten()), images(3, 2, 2)),
+    "prelu for each column": (lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3)), images(4)),
     "cnn": (cnn, images(1, 8, 8)),
     "language model": (
         lambda: language_model(lambda m, x: m.out(m.lstm(m.embedding(x))[0][:, -1]), batch_first=True),
@@ -197,6 +206,11 @@ SLOW = {
     ),
     "a forward of its own": (own_forward, images(4), "1: Linear"),
     "no slope": (lambda: Net(lambda m, x: m.a(x) + 0 * m.b(x), a=nn.Linear(4, 3), b=nn.Linear(4, 3)), images(4), "b: no axis"),
+    "prelu for each channel, examples last": (
+        lambda: Net(lambda m, x: m.a(x.movedim(0, -1)).movedim(-1, 0).tanh(), a=nn.PReLU(3)),
+        images(5, 3),
+        "a: no axis",
+    ),
     "packed sequences": (lambda: Net(packed, lstm=nn.LSTM(4, 3, batch_first=True)), images(3, 4), "lstm: LSTM"),
     "a branch on the data": (
         lambda: nn.Sequential(Net(branching, a=nn.Linear(4, 3)), Scaled(3)),
@@ -283,6 +297,31 @@ def test_the_slow_way_agrees_and_is_told(name):
 def test_single_precision(name):
     module, parameters, x, y = made(*FAST[name], dtype=torch.float32)
     check(module, parameters, square_loss, x, y, layout_of(module, parameters, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["cnn", "language model"])
+def test_pieces_do_not_matter(name, monkeypatch):
+    monkeypatch.setattr(shares, "PIECE", 13)
+    monkeypatch.setattr(per_example, "PIECE", 13)
+    module, parameters, x, y = made(*FAST[name])
+    check(module, parameters, square_loss, x, y, layout_of(module, parameters, x), micro_batch=3)
+
+
+def test_a_loss_that_changes_what_it_is_given():
+    module, parameters, x, y = made(*FAST["cnn"])
+    layout = layout_of(module, parameters, x)
+    got, expected = (
+        clipped_sum(module, parameters, lambda out, y, f=f: square_loss(f(out, 2), y), x, y, 1.0, layout)
+        for f in (torch.Tensor.mul_, torch.mul)
+    )
+    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_numbers_of_one_example():
+    """What goes into a layer and comes out, and gradients that may be formed; however many made-up examples there are."""
+    module, parameters, x, _ = made(lambda: nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 1)), images(30))
+    formed = 40 + 40 + 1  # the biases and the second weight
+    assert layout_of(module, parameters, x).numbers == layout_of(module, parameters, x[:2]).numbers == 30 + 40 + 40 + 1 + formed
 
 
 @pytest.mark.parametrize("name", ["cnn", "language model", "gru"])

@@ -99,6 +99,7 @@ def noise_sigma(epsilon: float, delta: float, releases: int, sensitivity: float)
     return sigma
 
 
+@lru_cache(maxsize=1024)
 def epsilon_spent(sigma: float, releases: int, sensitivity: float, delta: float) -> float:
     """The smallest epsilon for which `releases` releases with noise `sigma` are (epsilon, delta)-DP, rounded up.
 

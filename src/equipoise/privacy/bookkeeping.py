@@ -16,13 +16,10 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
 from torch.nn import functional
-from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
-Share = tuple[Tensor, Callable[[Tensor, Tensor], Tensor]]
-"""A parameter's part in the examples' gradients: squared norms [B], and (rows, weights) -> the weighted sum over these rows."""
+from equipoise.privacy.shares import Share, all_pairs, of_bias, of_kernel, of_matrix, of_table
 
 Parts = dict[str, Callable[[], Share]]
-HUGE = 1e20  # a factor that makes the rounding of tiny float32 numbers matter
 
 
 @dataclass(frozen=True)
@@ -34,6 +31,7 @@ class Entry:
     axes: range  # which axes of the output may be the batch; it is the same one in everything saved
     saved: tuple[Tensor, ...]
     versions: tuple[int, ...]
+    kept: int  # how many numbers: the saved ones, and as many as the output has for its gradient
     parts: Callable[..., Parts]
 
     def shares(self, gradient: Tensor, axis: int, names: Collection[str]) -> dict[str, Share]:
@@ -62,7 +60,8 @@ def run_with_books(
 
         def enter(output: Tensor, axes: range, saved: tuple[Tensor, ...], parts: Callable[..., Parts]) -> None:
             versions = tuple(tensor._version for tensor in saved)
-            entries.append(Entry(name, get_gradient_edge(output), axes, saved, versions, parts))
+            kept = sum(tensor.numel() for tensor in (output, *saved))
+            entries.append(Entry(name, get_gradient_edge(output), axes, saved, versions, kept, parts))
 
         return FORWARDS[type(layer)](enter, layer, *args, **kwargs)
 
@@ -102,7 +101,12 @@ def _copy(parameter: Tensor | None) -> Any:
 
 def _linear(enter: Any, layer: nn.Linear, input: Tensor) -> Tensor:
     output = functional.linear(input, _copy(layer.weight), _copy(layer.bias))
-    enter(output, range(output.dim() - 1), (input,), lambda g, x: {"weight": lambda: _matrix(x, g), "bias": lambda: _bias(g)})
+    enter(
+        output,
+        range(output.dim() - 1),
+        (input,),
+        lambda g, x: {"weight": lambda: of_matrix(x, g), "bias": lambda: of_bias(g)},
+    )
     return output
 
 
@@ -110,7 +114,7 @@ def _conv(enter: Any, layer: Any, input: Tensor) -> Tensor:
     output: Tensor = layer._conv_forward(input, _copy(layer.weight), _copy(layer.bias))
 
     def parts(g: Tensor, x: Tensor) -> Parts:
-        return {"weight": lambda: _kernel(layer, x, g), "bias": lambda: _bias(g.movedim(1, -1))}
+        return {"weight": lambda: of_kernel(layer, x, g), "bias": lambda: of_bias(g.movedim(1, -1))}
 
     enter(output, range(output.dim() - layer.weight.dim() + 1), (input,), parts)
     return output
@@ -118,7 +122,7 @@ def _conv(enter: Any, layer: Any, input: Tensor) -> Tensor:
 
 def _embedding(enter: Any, layer: nn.Embedding, input: Tensor) -> Tensor:
     output = functional.embedding(input, _copy(layer.weight), layer.padding_idx)
-    enter(output, range(input.dim()), (input,), lambda g, tokens: {"weight": lambda: _table(layer, tokens, g)})
+    enter(output, range(input.dim()), (input,), lambda g, tokens: {"weight": lambda: of_table(layer, tokens, g)})
     return output
 
 
@@ -127,7 +131,7 @@ def _group_norm(enter: Any, layer: nn.GroupNorm, input: Tensor) -> Tensor:
 
     def parts(g: Tensor, x: Tensor) -> Parts:
         normal = functional.group_norm(x, layer.num_groups, eps=layer.eps)
-        return {"weight": lambda: _bias((g * normal).movedim(1, -1)), "bias": lambda: _bias(g.movedim(1, -1))}
+        return {"weight": lambda: of_bias((g * normal).movedim(1, -1)), "bias": lambda: of_bias(g.movedim(1, -1))}
 
     enter(output, range(1), (input,), parts)
     return output
@@ -139,7 +143,7 @@ def _layer_norm(enter: Any, layer: nn.LayerNorm, input: Tensor) -> Tensor:
 
     def parts(g: Tensor, x: Tensor) -> Parts:
         normal = functional.layer_norm(x, list(shape), eps=layer.eps)
-        return {"weight": lambda: _bias(g * normal, len(shape)), "bias": lambda: _bias(g, len(shape))}
+        return {"weight": lambda: of_bias(g * normal, len(shape)), "bias": lambda: of_bias(g, len(shape))}
 
     enter(output, range(output.dim() - len(shape)), (input,), parts)
     return output
@@ -169,8 +173,13 @@ def _lstm(enter: Any, layer: nn.LSTM, input: Any, hx: Any = None) -> Any:
 
         def parts(g: Tensor, x: Tensor, h: Tensor, names: list[str] = names) -> Parts:
             g = g.contiguous()
-            pairs = cache(lambda: _pairs(g))
-            each = (lambda: _matrix(x, g, pairs), lambda: _matrix(h, g, pairs), lambda: _bias(g), lambda: _bias(g))
+            pairs = cache(lambda: all_pairs(g))
+            each = (
+                lambda: of_matrix(x, g, pairs),
+                lambda: of_matrix(h, g, pairs),
+                lambda: of_bias(g),
+                lambda: of_bias(g),
+            )
             return dict(zip(names, each, strict=True))
 
         enter(projected, range(1, 2), (x, torch.stack([*before, *hidden[:-1]])), parts)
@@ -178,6 +187,19 @@ def _lstm(enter: Any, layer: nn.LSTM, input: Any, hx: Any = None) -> Any:
         last.append((h, c))
     h_n, c_n = (torch.stack(states) for states in zip(*last, strict=True))
     return x.transpose(0, 1) if layer.batch_first else x, (h_n, c_n)
+
+
+def _prelu(enter: Any, layer: nn.PReLU, input: Tensor) -> Tensor:
+    """One slope below zero for all, or one for each channel."""
+    output = functional.prelu(input, _copy(layer.weight))
+    single = layer.weight.numel() == 1
+
+    def parts(g: Tensor, x: Tensor) -> Parts:
+        below = g * x.clamp(max=0)
+        return {"weight": lambda: of_bias(below.unsqueeze(-1) if single else below.movedim(1, -1))}
+
+    enter(output, range(input.dim() if single else 1), (input,), parts)
+    return output
 
 
 FORWARDS: dict[type[nn.Module], Callable[..., Any]] = {
@@ -189,109 +211,5 @@ FORWARDS: dict[type[nn.Module], Callable[..., Any]] = {
     nn.GroupNorm: _group_norm,
     nn.LayerNorm: _layer_norm,
     nn.LSTM: _lstm,
+    nn.PReLU: _prelu,
 }
-
-
-# ---- shares ----
-
-
-def materialised(gradients: Tensor) -> Share:
-    """The share of a parameter whose gradients [B, ...] are there."""
-    squares = torch.linalg.vector_norm(gradients.flatten(1), dim=1, dtype=torch.float64).square()
-    return squares, lambda rows, weights: torch.tensordot(weights, _pick(gradients, rows), 1)
-
-
-def _pick(examples: Tensor, rows: Tensor) -> Tensor:
-    """Only the examples that count: a zero weight would not silence one that is not finite."""
-    return examples if len(rows) == len(examples) else examples[rows]
-
-
-def _bias(g: Tensor, axes: int = 1) -> Share:
-    """What is added at every position of outputs [B, ..., O]; or O may be several `axes`."""
-    return materialised(g.unsqueeze(1).flatten(1, -1 - axes).sum(1))
-
-
-def _matrix(x: Tensor, g: Tensor, pairs_of_g: Callable[[], Tensor] | None = None) -> Share:
-    """A weight that maps x [B, ..., D] to outputs with gradients g [B, ..., O]."""
-    x, g = (t.unsqueeze(1).flatten(1, -2) for t in (x, g))
-    if not _pairs_are_cheaper(x.shape[1], x.shape[2], g.shape[2]):
-        return materialised(g.mT @ x)
-    squares = _by_pairs(_pairs(x), pairs_of_g() if pairs_of_g else _pairs(g), x.dtype)
-    return squares, _weighted_sum(lambda x, g: g.flatten(0, 1).t() @ x.flatten(0, 1), x, g)
-
-
-def _kernel(layer: Any, x: Tensor, g: Tensor) -> Share:
-    """A convolution's weight. With its own group of channels for each example, one convolution gives the gradients of all."""
-    batch, shape, groups, spatial = len(x), layer.weight.shape, layer.groups, x.dim() - 2
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    x = functional.pad(x, layer._reversed_padding_repeated_twice, mode)
-    of_weight = partial(
-        (conv1d_weight, conv2d_weight, conv3d_weight)[spatial - 1], stride=layer.stride, dilation=layer.dilation
-    )
-    if not _pairs_are_cheaper(g[0, 0].numel(), shape[1:].numel(), shape[0] // groups):
-        x, g = (t.flatten(0, 1).unsqueeze(0) for t in (x, g))
-        return materialised(of_weight(x, (batch * shape[0], *shape[1:]), g, groups=batch * groups).view(batch, *shape))
-    patches = x
-    for axis, (size, stride, dilation) in enumerate(zip(shape[2:], layer.stride, layer.dilation, strict=True), 2):
-        patches = patches.unfold(axis, dilation * (size - 1) + 1, stride)[..., ::dilation]
-    patches = _split(patches, groups).movedim(2, 2 + spatial).flatten(2, 1 + spatial).flatten(3).flatten(0, 1)
-    pairs = _pairs(patches), _pairs(_split(g, groups).flatten(3).flatten(0, 1).mT)
-    squares = _by_pairs(*pairs, x.dtype).view(batch, groups).sum(1)
-    return squares, _weighted_sum(lambda x, g: of_weight(x, shape, g, groups=groups), x, g)
-
-
-def _split(channels: Tensor, groups: int) -> Tensor:
-    """[B, C, ...] as [B, groups, C / groups, ...]."""
-    return channels.reshape(len(channels), groups, channels.shape[1] // groups, *channels.shape[2:])
-
-
-def _table(layer: nn.Embedding, tokens: Tensor, g: Tensor) -> Share:
-    """An embedding's weight: a gradient for each (example, token) that occurs."""
-    if layer.padding_idx is not None:
-        g = g.masked_fill((tokens == layer.padding_idx).unsqueeze(-1), 0)
-    batch, entries, width = len(tokens), layer.num_embeddings, layer.embedding_dim
-    keys = torch.arange(batch).unsqueeze(1) * entries + tokens.reshape(batch, -1)
-    keys, places = torch.unique(keys, return_inverse=True)
-    gradients = g.new_zeros(len(keys), width).index_add_(0, places.flatten(), g.reshape(-1, width))
-    examples, numbers = keys // entries, keys % entries
-    squares, _ = materialised(gradients)
-
-    def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
-        of_example = weights.new_zeros(batch).index_copy_(0, rows, weights)
-        chosen = of_example[examples].nonzero().squeeze(1)
-        scaled = gradients[chosen] * of_example[examples[chosen]].unsqueeze(1)
-        return g.new_zeros(entries, width).index_add_(0, numbers[chosen], scaled)
-
-    return torch.zeros(batch, dtype=torch.float64).index_add_(0, examples, squares), weighted_sum
-
-
-def _pairs_are_cheaper(positions: int, inputs: int, outputs: int) -> bool:
-    """Whether all pairs of positions are less work than gradients [outputs, inputs], which would also have to be kept."""
-    return 2 * positions * (inputs + outputs) <= inputs * outputs
-
-
-def _pairs(positions: Tensor) -> Tensor:
-    """The products [B, L, L] of all pairs of positions, in float64."""
-    positions = positions.double()
-    return positions @ positions.mT
-
-
-def _by_pairs(of_x: Tensor, of_g: Tensor, kind: torch.dtype) -> Tensor:
-    """|sum_t g_t x_t'|^2 = sum_st (x_s' x_t)(g_s' g_t) for each example. What cancels here leaves its rounding in the weighted
-    sum all the same, so that is added: the norm must not be smaller than what it is to bound."""
-    rounding = (16 * torch.finfo(kind).eps) ** 2 + 16 * torch.finfo(torch.float64).eps
-    products = of_x * of_g
-    largest = products.diagonal(dim1=1, dim2=2).sum(1) * products.shape[1]
-    return products.flatten(1).sum(1).clamp(min=0) + rounding * largest
-
-
-def _weighted_sum(product: Callable[[Tensor, Tensor], Tensor], x: Tensor, g: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
-    """product(x, weighted g), in float64 if x is so huge that what is lost of tiny g matters."""
-
-    def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
-        some_x, some_g, kind = _pick(x, rows), _pick(g, rows), x.dtype
-        if some_x.numel() and float(torch.linalg.vector_norm(some_x, torch.inf)) > HUGE:
-            some_x, some_g, weights = some_x.double(), some_g.double(), weights.double()
-        return product(some_x, some_g * weights.reshape(-1, *(1 for _ in g.shape[1:]))).to(kind)
-
-    return weighted_sum

@@ -11,6 +11,7 @@ from equipoise.errors import require
 from equipoise.privacy.noise import NoiseSource
 
 _SMALLEST = torch.finfo(torch.float64).tiny
+_ORDINARY = 1e15  # lengths below this, and thresholds above its inverse, are far from what float32 cannot hold
 
 
 class Mechanism(Protocol):
@@ -57,18 +58,29 @@ def _noised(sent: Tensor, client_sigma: float | Tensor, noise: NoiseSource, roun
 
 def zero_unless_finite(update: Tensor) -> Tensor:
     """A client's update that overflowed becomes the zero vector: to stop instead would reveal it."""
-    return torch.where(update.isfinite().all(-1, keepdim=True), update, 0.0)
+    finite = is_finite(update)
+    return update if finite.all() else torch.where(finite, update, 0.0)
+
+
+def is_finite(update: Tensor) -> Tensor:
+    """Whether all entries of each update are finite, [..., 1]. If one is not, neither is their sum, which is quickly had."""
+    quick = update.sum(-1, keepdim=True).isfinite()
+    return quick if quick.all() else update.isfinite().all(-1, keepdim=True)
 
 
 def clip(update: Tensor, clip_norm: float | Tensor) -> Tensor:
     """min(1, C / |update|) update, along the last axis; a zero update stays zero.
 
-    The norm is taken in float64 of the update scaled to largest entry 1, so that it neither overflows nor vanishes. Rounding
-    must not push the result past C, which is what the noise is made for: so the threshold is C less what rounding can add, and
-    half precision is widened to float32.
+    The norm is taken in float64, and out of the ordinary range of the update scaled to largest entry 1, so that it neither
+    overflows nor vanishes. Rounding must not push the result past C, which is what the noise is made for: so the threshold is C
+    less what rounding can add, and half precision is widened to float32.
     """
     wide = torch.promote_types(update.dtype, torch.float32)
     threshold = clip_norm * (1 - torch.finfo(wide).eps * (8 + math.log2(update.shape[-1])))
+    length = torch.linalg.vector_norm(update, dim=-1, keepdim=True, dtype=torch.float64)
+    if bool((length < _ORDINARY).all()) and bool((_double(threshold) > 1 / _ORDINARY).all()):
+        factor: Tensor = (threshold / length).clamp(max=1.0).to(wide)
+        return update.to(wide) * factor
     largest = update.abs().amax(-1, keepdim=True).double().clamp_min(_SMALLEST)
     scaled = update / largest
     length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True, dtype=torch.float64)

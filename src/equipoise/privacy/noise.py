@@ -7,7 +7,7 @@ so it exists for simulation only and every result made with it says so.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -70,6 +70,21 @@ class SimulatedNoise:
         start = number.to_bytes(8) + (self._first_client * even // 2).to_bytes(8)
         rows = draw(key, start, clients * even).reshape(clients, even)[:, :length]
         return np.broadcast_to(rows if len(shape) > 1 else rows[0], shape)
+
+
+class SimulatedNoises:
+    """Noise for stacked runs [rows, settings, clients, d]: the runs of a row share a source."""
+
+    name = "simulated: not private"
+
+    def __init__(self, rows: Sequence[SimulatedNoise]) -> None:
+        self._rows = rows
+
+    def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return np.stack([row.normals(round, shape[-2:]) for row in self._rows])[:, None]
+
+    def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return np.stack([row.uniforms(step, shape[-2:]) for row in self._rows])[:, None]
 
 
 def standard_normals(key: bytes, start: bytes, count: int) -> NDArray[np.float64]:

@@ -13,19 +13,22 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from equipoise.errors import UnsafeModel, require
-from equipoise.privacy.bookkeeping import Share, materialised, run_with_books
+from equipoise.privacy.bookkeeping import Entry, run_with_books
+from equipoise.privacy.shares import PIECE, Share, materialised
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
-SLOW_NUMBERS = 2**26  # how many numbers of gradients the slow way holds at a time
+NUMBERS = 2**27  # about how many numbers may be kept for the examples that run together
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What a dry run tells of a model: which axis of each layer's output is the batch, and what forces the slow way, if any."""
+    """What a dry run tells of a model: which axis of each layer's output is the batch, what forces the slow way, if any, and
+    about how many numbers the books keep for one example."""
 
     axes: dict[str, int]
     slow: tuple[str, ...]
+    numbers: int = 0
 
 
 def clipped_sum(
@@ -40,18 +43,19 @@ def clipped_sum(
 ) -> dict[str, Tensor]:
     """For each trainable parameter the sum over all examples of their gradients, each clipped to clip_norm over all parameters.
 
-    An example whose gradient is not finite counts as zero. `loss` only ever sees one example; `layout` is the module's. The sum
-    is in float64, so that its rounding does not depend on how many examples there are. As in `mechanism.clip`, norms are in
-    float64 and the threshold is clip_norm less what rounding can add.
+    An example whose gradient is not finite counts as zero. `loss` only ever sees one example; `layout` is the module's. At most
+    micro_batch examples run together, fewer if they are large: that changes the memory and the rounding. The sum is in float64,
+    so that its rounding does not depend on how many examples there are. As in `mechanism.clip`, norms are in float64 and the
+    threshold is clip_norm less what rounding can add.
     """
     require(clip_norm > 0, f"clip_norm={clip_norm} must be positive")
     require(micro_batch >= 1, f"micro_batch={micro_batch} must be positive")
     values = _values(module, parameters)
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    totals = {name: torch.zeros_like(values[name], dtype=torch.float64) for name in names}
-    dimension = sum(total.numel() for total in totals.values())
-    if layout.slow:
-        micro_batch = min(micro_batch, max(1, SLOW_NUMBERS // dimension))
+    totals: dict[str, Tensor] = {}
+    dimension = sum(values[name].numel() for name in names)
+    of_one = layout.numbers + (dimension if layout.slow else 0)
+    micro_batch = min(micro_batch, max(1, NUMBERS // max(1, of_one)))
     for start in range(0, len(inputs), micro_batch):
         x, y = inputs[start : start + micro_batch], targets[start : start + micro_batch]
         shares = None if layout.slow else _from_books(module, values, names, loss, x, y, layout)
@@ -60,8 +64,8 @@ def clipped_sum(
         squares = sum((square for square, _ in shares.values()), torch.zeros(len(x), dtype=torch.float64))
         rows, weights = _weights(squares, clip_norm, dimension, values[names[0]].dtype)
         for name, (_, weighted_sum) in shares.items():
-            totals[name] += weighted_sum(rows, weights)
-    return totals
+            _add(totals, name, weighted_sum(rows, weights))
+    return {name: totals[name] if name in totals else torch.zeros_like(values[name], dtype=torch.float64) for name in names}
 
 
 def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) -> Layout:
@@ -82,20 +86,25 @@ def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) 
                 raise UnsafeModel(f"the model changes parameter {name} itself: that would carry data past clip and noise")
         scores = (outputs * torch.randn_like(outputs)).unsqueeze(-1).flatten(1).sum(1)
         asked = [*(entry.edge for entry in entries), *direct]
-        each = [torch.autograd.grad(score, asked, retain_graph=True, allow_unused=True) for score in scores]
-    slopes = list(zip(*each, strict=True))
-    for entry, of_entry in zip(entries, slopes, strict=False):
-        if any(slope is not None for slope in of_entry):
+        axes_of = [*(entry.axes for entry in entries), *(range(0) for _ in direct)]
+        each = []
+        for score in scores:
+            slopes = torch.autograd.grad(score, asked, retain_graph=True, allow_unused=True)
+            each.append([slope if slope is None else _slices(slope, of) for slope, of in zip(slopes, axes_of, strict=True)])
+    reached = list(zip(*each, strict=True))
+    for entry, of_entry in zip(entries, reached, strict=False):
+        if any(slices is not None for slices in of_entry):
             axis = next((axis for axis in entry.axes if _one_slice_each(of_entry, axis)), None)
             if axis is None:
                 slow[entry.layer] = "no axis of its output is the batch"
             else:
                 axes[entry.layer] = axis
-    for name, of_parameter in zip(names, slopes[len(entries) :], strict=True):
-        if any(slope is not None for slope in of_parameter):
+    for name, of_parameter in zip(names, reached[len(entries) :], strict=True):
+        if any(slices is not None for slices in of_parameter):
             layer = name.rpartition(".")[0]
             slow[layer] = f"{type(module.get_submodule(layer)).__name__} used otherwise than in one plain call of a known layer"
-    return Layout(axes, tuple(f"{layer or 'model'}: {why}" for layer, why in slow.items()))
+    numbers = sum(_numbers(module, entry, len(inputs)) for entry in entries)
+    return Layout(axes, tuple(f"{layer or 'model'}: {why}" for layer, why in slow.items()), numbers)
 
 
 def mixes_examples(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) -> bool:
@@ -140,13 +149,26 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, tolerance, tolerance * float(a.abs().nan_to_num(0, 0).max()), equal_nan=True)
 
 
-def _one_slice_each(slopes: Sequence[Tensor | None], axis: int) -> bool:
+def _slices(slope: Tensor, axes: range) -> dict[int, Tensor]:
+    """For each of these axes, which slices are not all zero."""
+    return {axis: slope.movedim(axis, 0).unsqueeze(-1).flatten(1).ne(0).any(1) for axis in axes}
+
+
+def _one_slice_each(slices: Sequence[dict[int, Tensor] | None], axis: int) -> bool:
     """Whether the slope of output j is zero but in slice j, for every j, and for two of them not all zero."""
-    there = [slope for slope in slopes if slope is not None]
-    if len(there) != len(slopes) or there[0].shape[axis] != len(slopes):
+    there = [of_axes[axis] for of_axes in slices if of_axes is not None]
+    if len(there) != len(slices) or len(there[0]) != len(slices):
         return False
-    where = torch.stack([slope.movedim(axis, 0).flatten(1).ne(0).any(1) for slope in there])
+    where = torch.stack(there)
     return int(where.diagonal().sum()) >= 2 and not bool(where.fill_diagonal_(False).any())
+
+
+def _numbers(module: nn.Module, entry: Entry, examples: int) -> int:
+    """How many numbers an entry keeps for one example: its books, and the gradients of its parameters but those that are so
+    much larger that they are never formed."""
+    kept = entry.kept // examples
+    own = module.get_submodule(entry.layer).parameters(recurse=False)
+    return kept + sum(p.numel() for p in own if p.numel() <= 2 * kept * p.shape[2:].numel())
 
 
 def _weights(squares: Tensor, clip_norm: float, dimension: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -159,13 +181,24 @@ def _weights(squares: Tensor, clip_norm: float, dimension: int, dtype: torch.dty
     return rows, weights[rows].to(dtype)
 
 
+def _add(totals: dict[str, Tensor], name: str, part: Tensor) -> None:
+    """totals[name] += part in float64, piece by piece: a parameter may be so large that no copy of it is welcome."""
+    if name not in totals:
+        totals[name] = part.double().contiguous()
+        return
+    pieces = (torch.split(numbers, PIECE) for numbers in (totals[name].view(-1), part.reshape(-1)))
+    for total, piece in zip(*pieces, strict=True):
+        total.add_(piece)
+
+
 def _from_books(
     module: nn.Module, values: dict[str, Tensor], names: list[str], loss: Loss, inputs: Tensor, targets: Tensor, layout: Layout
 ) -> dict[str, Share] | None:
     """The parameters' shares in the gradients; None if this batch takes another way through the model than the layout tells."""
     with torch.enable_grad():
         entries, direct, outputs = run_with_books(module, values, names, inputs)
-        single = (loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(len(inputs)))  # no record in another's loss
+        pairs = zip(torch.split(outputs, 1), torch.split(targets, 1), strict=True)
+        single = (loss(output.clone(), target) for output, target in pairs)  # no record in another's loss
         total = torch.stack([*single]).sum()
         gradients = torch.autograd.grad(total, [*(entry.edge for entry in entries), *direct], allow_unused=True)
     if any(gradient is not None for gradient in gradients[len(entries) :]):
