@@ -2,26 +2,44 @@
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from equipoise.errors import InvalidValue, require
 from equipoise.tasks.breast_cancer import breast_cancer
+from equipoise.tasks.cifar10 import cifar10
 from equipoise.tasks.digits import digits, digits_mlp
+from equipoise.tasks.fed_ixi import fed_ixi, hippocampus
+from equipoise.tasks.femnist import femnist
 from equipoise.tasks.libsvm import libsvm, libsvm_measure
+from equipoise.tasks.messidor import deepdrid, messidor
 from equipoise.tasks.own import task_file
 from equipoise.tasks.quadratic import quadratic
+from equipoise.tasks.reddit import reddit
 from equipoise.tasks.tables import tables, tables_measure, tables_to_plan
 from equipoise.tasks.task import Measure, Options, Task
 
+NARROW = (8, 16, 128)  # widths of a smaller CNN, for quick studies
+
 TASKS: dict[str, Callable[[Options], Task]] = {
     "breast-cancer": breast_cancer,
+    "cifar10": cifar10,
+    "cifar10-narrow": partial(cifar10, widths=NARROW, name="cifar10-narrow"),
     "csv": tables,
+    "deepdrid": deepdrid,
     "digits": digits,
     "digits-mlp": digits_mlp,
+    "fed-ixi": fed_ixi,
+    "femnist": femnist,
+    "femnist-narrow": partial(femnist, widths=NARROW, name="femnist-narrow"),
+    "hippocampus": hippocampus,
     "libsvm": libsvm,
+    "messidor": messidor,
     "quadratic": quadratic,
+    "reddit": reddit,
 }
+LINEAR = {"breast-cancer", "csv", "digits", "libsvm"}
 READ_FILES = {"csv", "libsvm"}
 
 
@@ -63,7 +81,7 @@ def load_task(name: str, options: Options) -> Task:
     if name != "csv":
         for option in ("label", "bounds"):
             require(not getattr(options, option), f"{option} with task={name}: only task csv reads columns; leave it out")
-    if name in ("quadratic", "digits-mlp") or name.endswith(".py"):
+    if name not in LINEAR:
         require(options.l2 is None, f"l2 with task={name}, which is no linear model with a regulariser: leave it out")
     if name == "quadratic" or name.endswith(".py"):
         require(

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equipoise.errors import DataError
-from equipoise.tasks.records import Minibatches, pool_and_parts
-from equipoise.tasks.task import Measure, Measured, Options, Table, Task
+from equipoise.tasks.records import Minibatches, StackedMinibatches, pool_and_parts
+from equipoise.tasks.task import Measure, Measured, Options, Table, Task, fingerprint
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class LinearClients:
     sizes: tuple[int, ...]
     link: Link
     l2: float
-    minibatches: Minibatches | None = None
+    minibatches: Minibatches | StackedMinibatches | None = None
 
     def gradient(self, x: Tensor, t: int) -> Tensor:
         features, targets, weights = self.features, self.targets, self.weights
@@ -149,7 +149,7 @@ class LinearClients:
     def error(self, x: Tensor) -> Tensor:
         """The error over the records of all clients together."""
         outputs = torch.einsum("nf,...kf->...nk", self.features.flatten(0, 1), self._matrix(x))
-        weights = (self.weights > 0).flatten() / max(sum(self.sizes), 1)
+        weights = (self.weights > 0).flatten().double() / max(sum(self.sizes), 1)
         return self.link.error(outputs, self.targets.flatten(0, 1), weights)
 
     def alone(self, client: int) -> Self:
@@ -159,7 +159,22 @@ class LinearClients:
             targets=self.targets[client],
             weights=self.weights[client],
             sizes=self.sizes[client : client + 1],
-            minibatches=self.minibatches and self.minibatches.alone(client),
+            minibatches=self.minibatches.alone(client) if isinstance(self.minibatches, Minibatches) else None,
+        )
+
+    @staticmethod
+    def stacked(rows: "list[LinearClients]") -> "LinearClients":
+        """The clients of several tasks alike in one, for gradients at x [tasks, settings, clients, d]."""
+        features, targets, weights = (
+            torch.stack([getattr(row, name) for row in rows]).unsqueeze(1) for name in ("features", "targets", "weights")
+        )
+        batches = [row.minibatches for row in rows if isinstance(row.minibatches, Minibatches)]
+        return replace(
+            rows[0],
+            features=features,
+            targets=targets,
+            weights=weights,
+            minibatches=StackedMinibatches(batches) if batches else None,
         )
 
     def single(self) -> Self:
@@ -255,6 +270,7 @@ def linear_task(
         pool=pool,
         public=(*public, *([f"{len(pool.features)} records for planning"] if pool else [])),
         batch=options.minibatch,
+        fingerprint=fingerprint(array for table in (*tables, test) if table for array in table),
         learning_rate=1 / L,
         mu=l2,
         L=L,

@@ -5,7 +5,7 @@ import math
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -14,14 +14,54 @@ from torch import Tensor
 
 from equipoise.errors import EquipoiseError, InvalidValue, UnsafeModel
 from equipoise.privacy.per_example import Layout
+from equipoise.seeds import digest
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.records import Minibatches
 from equipoise.tasks.task import Measured
 
 log = logging.getLogger("equipoise.client")
 
-Records = tuple[Tensor, Tensor]
+AT_ONCE = 2**20  # numbers that go into a model, or come out of it, at a time when it is measured
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a large tensor, which may lie on disk: copied when they are used, and not before."""
+
+    whole: Tensor
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, chosen: Tensor | slice) -> Tensor:
+        return self.whole[self.index[chosen]]
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.index), *self.whole.shape[1:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.whole.dtype
+
+
+Records = tuple[Tensor, Tensor] | tuple[Rows, Rows]
 """Inputs and targets of all records of a data set, stacked."""
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""Changes inputs at random, every example by itself, before they are trained on."""
+
+
+@dataclass(frozen=True)
+class PerExample:
+    """A metric that is a weighted mean over examples: `score(outputs, targets)` gives their values and their weights."""
+
+    score: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> float:
+        values, weights = self.score(outputs, targets)
+        return float(values.double().sum() / weights.double().sum())
 
 
 @dataclass(frozen=True)
@@ -35,6 +75,7 @@ class ModelClients:
     seed: int = 0
     minibatches: Minibatches | None = None
     single: int | None = None  # which client this is, if it is alone
+    augment: Augment | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -55,10 +96,13 @@ class ModelClients:
         if self.minibatches:
             chosen = torch.from_numpy(self.minibatches.of(i, t))
             inputs, targets = inputs[chosen], targets[chosen]
+        else:
+            inputs, targets = inputs[:], targets[:]
         x = x.detach().requires_grad_()
         client = i if self.single is None else self.single
         try:
             with warnings.catch_warnings(record=True):
+                inputs = self._augmented(inputs, self.seed, client, t)
                 loss = self.loss(self.model.training(x, inputs, self.seed, client, t), targets)
                 (gradient,) = torch.autograd.grad(loss, x)
         except Exception as error:  # whatever a user's code raises
@@ -81,13 +125,14 @@ class ModelClients:
         if chosen is not None:
             index = chosen[: len(inputs)].nonzero().squeeze(-1)
             inputs, targets = inputs[index], targets[index]
+        else:
+            inputs, targets = inputs[:], targets[:]
         client, layout = i if self.single is None else self.single, self.layout
 
         def of(part: slice, *number: int) -> Tensor:
             with warnings.catch_warnings(record=True):
-                return self.model.clipped_sum(
-                    x, self.loss, inputs[part], targets[part], clip_norm, layout, draw, client, *number
-                )
+                some = self._augmented(inputs[part], draw, client, *number)
+                return self.model.clipped_sum(x, self.loss, some, targets[part], clip_norm, layout, draw, client, *number)
 
         if not self.one_by_one:
             try:
@@ -99,6 +144,12 @@ class ModelClients:
             with suppress(Exception):
                 total += of(slice(j, j + 1), j)  # its own dropout, as independent of the others' as in a batch
         return total
+
+    def _augmented(self, inputs: Tensor, *draw: int) -> Tensor:
+        """The inputs, changed at random if the task says so; the change depends only on the integers `draw`."""
+        if self.augment is None:
+            return inputs
+        return self.augment(inputs, torch.Generator().manual_seed(int.from_bytes(digest(7, *draw, "augment"))))
 
     def regulariser(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
@@ -132,7 +183,7 @@ class ModelClients:
         return self.model.random_beyond_dropout(self._examples[0])
 
     @property
-    def _examples(self) -> Records:
+    def _examples(self) -> tuple[Tensor, Tensor]:
         inputs, targets = next(records for records in self.data if len(records[0]))
         return made_up(inputs.shape[1:], inputs.dtype), made_up_targets(targets.shape[1:], targets.dtype)
 
@@ -142,24 +193,44 @@ class ModelClients:
         return (*self.layout.slow, *(["random layers other than dropout"] if self.one_by_one else []))
 
     def error(self, x: Tensor) -> Tensor:
-        inputs, targets = (torch.cat(parts) for parts in zip(*self.data, strict=True))
-        return measure(self.model, self.loss, self.metric, (inputs, targets), x).error
+        return measure(self.model, self.loss, self.metric, self.data, x).error
 
     def alone(self, client: int) -> Self:
         batches = self.minibatches and self.minibatches.alone(client)
-        data = self.data[client : client + 1]
-        return type(self)(self.model, self.loss, self.metric, data, self.seed, batches, single=client)
+        return replace(self, data=self.data[client : client + 1], minibatches=batches, single=client)
 
 
-def measure(model: FlatModel, loss: Any, metric: Any, records: Records, x: Tensor) -> Measured:
+def measure(model: FlatModel, loss: Any, metric: Any, parts: tuple[Records, ...], x: Tensor) -> Measured:
+    """Error and mean loss on all records of `parts`; and, of several parts, the mean of their errors."""
     if x.dim() > 1:
-        errors, losses = zip(*(measure(model, loss, metric, records, run) for run in x), strict=True)
-        return Measured(torch.stack(errors), torch.stack(losses))
+        errors, losses, means = zip(*(measure(model, loss, metric, parts, run) for run in x), strict=True)
+        return Measured(torch.stack(errors), torch.stack(losses), None if means[0] is None else torch.stack(means))
+    if not isinstance(metric, PerExample):
+        inputs, targets = (torch.cat([of[:] for of in both]) for both in zip(*parts, strict=True))
+        with torch.no_grad():
+            outputs = model(x, inputs)
+            values = 1 - float(metric(outputs, targets)), float(loss(outputs, targets))
+        return Measured(*torch.tensor(values, dtype=torch.float64))
+    sums = torch.stack([_sums(model, loss, metric, records, x) for records in parts])
+    value, weight, total, number = sums.sum(0)
+    mean = (1 - sums[:, 0] / sums[:, 1]).mean() if len(parts) > 1 else None
+    return Measured(1 - value / weight, total / number, mean)
+
+
+def _sums(model: FlatModel, loss: Any, metric: PerExample, records: Records, x: Tensor) -> Tensor:
+    """Over the records: the sums of their scores, of their weights and of their losses, and their number."""
     inputs, targets = records
+    sums = torch.zeros(4, dtype=torch.float64)
     with torch.no_grad():
-        outputs = model(x, inputs)
-        values = 1 - float(metric(outputs, targets)), float(loss(outputs, targets))
-    return Measured(*torch.tensor(values, dtype=torch.float64))
+        numbers = max(math.prod(inputs.shape[1:]), model(x, inputs[:1]).numel()) if len(inputs) else 1
+        at_once = min(256, max(1, AT_ONCE // numbers))
+        for start in range(0, len(inputs), at_once):
+            some, wanted = inputs[start : start + at_once], targets[start : start + at_once]
+            outputs = model(x, some)
+            values, weights = metric.score(outputs, wanted)
+            total = float(loss(outputs, wanted)) * len(some)
+            sums += torch.tensor([float(values.double().sum()), float(weights.double().sum()), total, len(some)])
+    return sums
 
 
 def made_up_targets(shape: torch.Size, kind: torch.dtype) -> Tensor:
@@ -168,8 +239,8 @@ def made_up_targets(shape: torch.Size, kind: torch.dtype) -> Tensor:
 
 
 def made_up(shape: torch.Size, kind: torch.dtype) -> Tensor:
-    """Four examples that are nobody's, to try a model on: different from each other, and small where they are integers."""
+    """Four examples that are nobody's, to try a model on: bytes are taken for pixels, other integers are small."""
     generator = torch.Generator().manual_seed(0)
     if kind.is_floating_point:
         return torch.randn((4, *shape), generator=generator).abs().to(kind)
-    return torch.randint(0, 3, (4, *shape), generator=generator).to(kind)
+    return torch.randint(0, 256 if kind == torch.uint8 else 3, (4, *shape), generator=generator).to(kind)

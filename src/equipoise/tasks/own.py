@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require
+from equipoise.tasks.federated import model_task
 from equipoise.tasks.flat_model import FlatModel
-from equipoise.tasks.model_clients import ModelClients, Records, made_up, made_up_targets, measure
-from equipoise.tasks.records import Minibatches
-from equipoise.tasks.task import Options, Task
+from equipoise.tasks.model_clients import PerExample, Records, made_up, made_up_targets, measure
+from equipoise.tasks.task import Options, Task, fingerprint
 
 LEARNING_RATE = 0.01
 ITERATIONS = 100
@@ -63,47 +63,42 @@ def own_task(
     records = None if test is None else _stacked(test, "the test set")
     if records:
         _check_metric(flat, loss, metric, records)
-    alone = None if pool is None else (_stacked(pool, "the public pool"),)
-    if alone and (not len(alone[0][0]) or {*kinds, _kind(alone[0])} != kinds):
+    alone = None if pool is None else _stacked(pool, "the public pool")
+    if alone and (not len(alone[0]) or {*kinds, _kind(alone)} != kinds):
         raise DataError("the public pool is empty, or its examples differ in shape or type from the clients'")
-
-    def together(data: tuple[Records, ...]) -> ModelClients:
-        return ModelClients(flat, loss, metric, data, seed, Minibatches(seed, batch, _sizes(data)) if batch else None)
-
-    return Task(
-        name=name,
-        x0=flat.initial(),
-        shapes=flat.shapes,
-        clients=together(data),
-        measure=None if records is None else lambda x: measure(flat, loss, metric, records, x),
+    return model_task(
+        name,
+        flat,
+        loss,
+        metric,
+        data,
+        () if records is None else (records,),
+        alone,
+        batch=batch,
+        seed=seed,
         error_name=error_name,
+        fingerprint=fingerprint(part.numpy() for pair in (*data, *(() if records is None else (records,))) for part in pair),
         constant_error=None if records is None else _constant_error(flat, metric, records),
-        pool=alone
-        and ModelClients(flat, loss, metric, alone, seed, Minibatches(seed, batch, _sizes(alone)) if batch else None),
         learning_rate=learning_rate,
         iterations=iterations,
         public=public,
-        batch=batch,
         sizes_public=sizes_public,
     )
 
 
-def accuracy(outputs: Tensor, labels: Tensor) -> float:
+@PerExample
+def accuracy(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The share of examples whose largest output is their label: a metric for classification."""
-    return float((outputs.argmax(-1) == labels).double().mean())
+    return outputs.argmax(-1) == labels, torch.ones_like(labels)
 
 
-def _kind(records: Records) -> tuple[torch.Size, torch.dtype, torch.Size, torch.dtype]:
+def _kind(records: tuple[Tensor, Tensor]) -> tuple[torch.Size, torch.dtype, torch.Size, torch.dtype]:
     """Shapes and types of one example."""
     inputs, targets = records
     return inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype
 
 
-def _sizes(data: tuple[Records, ...]) -> tuple[int, ...]:
-    return tuple(len(inputs) for inputs, _ in data)
-
-
-def _constant_error(model: FlatModel, metric: Any, records: Records) -> float | None:
+def _constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor]) -> float | None:
     """The error of the best constant class on the public records; None where targets are not classes."""
     inputs, targets = records
     with torch.no_grad():
@@ -117,7 +112,7 @@ def _constant_error(model: FlatModel, metric: Any, records: Records) -> float | 
     return 1 - float(metric(answer, targets))
 
 
-def _stacked(data: Any, whose: str) -> Records:
+def _stacked(data: Any, whose: str) -> tuple[Tensor, Tensor]:
     """All records of a data set as two tensors."""
     require(
         not isinstance(data, DataLoader),
@@ -180,7 +175,7 @@ def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) ->
     if not len(records[0]):
         raise DataError("the test set is empty")
     try:
-        measure(model, loss, metric, records, model.initial())
+        measure(model, loss, metric, (records,), model.initial())
     except Exception as error:  # whatever a user's code raises
         raise InvalidValue(f"model, loss and metric fail on the test set: {_first_line(error)}") from None
 
@@ -189,7 +184,9 @@ def task_file(path: str, options: Options) -> Task:
     """The task that a Python file defines by the names model, clients, loss, metric, and perhaps test, pool,
     learning_rate, iterations, batch, error_name. It runs with torch seeded by the public seed: initial weights repeat."""
     require(Path(path).is_file(), f"task={path!r}: there is no such file")
-    require(options.split == "random", f"split={options.split!r}: {path} says itself which client holds what; leave it out")
+    require(
+        options.split in (None, "random"), f"split={options.split!r}: {path} says itself which client holds what; leave it out"
+    )
     require(options.clients is None, f"clients={options.clients}: {path} says itself how many clients there are; leave it out")
     with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
         torch.manual_seed(options.seed)

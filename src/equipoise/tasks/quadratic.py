@@ -54,6 +54,11 @@ class QuadraticClients:
         """The share of the excess loss of x = 0 that is left: 1 without training, 0 at the minimiser."""
         return self.excess(x) / self.excess(torch.zeros_like(x))
 
+    @staticmethod
+    def stacked(rows: "list[QuadraticClients]") -> "QuadraticClients":
+        """The clients of several problems in one, for gradients at x [problems, settings, clients, d]."""
+        return QuadraticClients(torch.stack([row.A for row in rows])[:, None], torch.stack([row.b for row in rows])[:, None])
+
     def single(self) -> Self:
         """The same clients in single precision."""
         return replace(self, A=self.A.float(), b=self.b.float())
@@ -64,8 +69,10 @@ class QuadraticClients:
 
 def quadratic(options: Options) -> Task:
     """Public synthetic data: every client is drawn from (seed, client)."""
-    require(options.split == "random", f"split={options.split!r}: the task quadratic has no labels to skew; leave it out")
-    require(options.batch is None, f"batch={options.batch}: the task quadratic has no records to sample; leave it out")
+    require(
+        options.split in (None, "random"), f"split={options.split!r}: the task quadratic has no labels to skew; leave it out"
+    )
+    require(options.minibatch is None, f"batch={options.batch}: the task quadratic has no records to sample; leave it out")
     number = CLIENTS if options.clients is None else options.clients
     centre = stream(options.seed, "quadratic").standard_normal(DIMENSION)
     A, b = zip(*(_client(centre, options.seed, i) for i in range(number)), strict=True)
@@ -79,6 +86,7 @@ def quadratic(options: Options) -> Task:
         measure=lambda x: Measured(private.error(x), private.excess(x)),
         error_name="share of the excess loss that is left",
         learning_rate=1 / L,
+        fingerprint="drawn from the seed",
         iterations=ITERATIONS,
         public=("all of it: the problem is synthetic",),
         mu=MU,

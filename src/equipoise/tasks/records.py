@@ -23,7 +23,7 @@ def pool_and_parts(labels: NDArray[np.int64], options: Options, clients: int) ->
     return pool, [rest[part] for part in split_records(labels[rest], number, options.split, options.seed)]
 
 
-def split_records(labels: NDArray[np.int64], clients: int, split: str, seed: int) -> list[Indices]:
+def split_records(labels: NDArray[np.int64], clients: int, split: str | None, seed: int) -> list[Indices]:
     """The records of each client, as indices; sizes differ by one at most.
 
     `random`: an equal random split. `dirichlet:A`: label skew, as Hsu, Qi and Brown (2019) make it: every client draws its
@@ -53,11 +53,11 @@ def _draw(pools: list[list[int]], wanted: NDArray[np.float64], size: int, rng: n
     return np.array(taken)
 
 
-def parse_split(split: str) -> float:
+def parse_split(split: str | None) -> float:
     """The Dirichlet concentration that `split` asks for; inf for the equal random split."""
-    kind, _, value = split.partition(":")
-    if split == "random":
+    if split in (None, "random"):
         return math.inf
+    kind, _, value = split.partition(":")
     try:
         concentration = float(value)
     except ValueError:
@@ -98,6 +98,17 @@ class Minibatches:
         """The same minibatches, of one client only."""
         sizes = self._sizes[client : client + 1]
         return Minibatches(self._seed, self._batch, sizes, self._first_client + client)
+
+
+class StackedMinibatches:
+    """The minibatches of several tasks alike, as [tasks, 1, clients, batch]."""
+
+    def __init__(self, rows: list[Minibatches]) -> None:
+        self._rows = rows
+
+    def at(self, t: int) -> tuple[Tensor, Tensor]:
+        index, weights = zip(*(row.at(t) for row in self._rows), strict=True)
+        return torch.stack(index).unsqueeze(1), torch.stack(weights).unsqueeze(1)
 
 
 @lru_cache(maxsize=1024)

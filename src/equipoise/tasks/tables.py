@@ -56,7 +56,7 @@ def tables_to_plan(options: Options) -> Task:
 
 
 def _task(options: Options, model: Model, private: list[Table]) -> Task:
-    require(options.split == "random", f"split={options.split!r}: the files say which client holds what; leave it out")
+    require(options.split in (None, "random"), f"split={options.split!r}: the files say which client holds what; leave it out")
     require(not options.public_records, "public_records: no record of task csv is public; give --proxy FILE to plan on")
     test, proxy = (joined([_read_table(path, model) for path in paths]) for paths in (options.test, options.proxy))
     return linear_task(

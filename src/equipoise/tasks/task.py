@@ -1,7 +1,8 @@
 """What a task is: private records held by clients, a loss, a public measure of the result, and public constants."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -42,10 +43,14 @@ class Table(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The error (the paper's 1 - metric) and the mean loss of a model, or of models [...]."""
+    """The error (the paper's 1 - metric) and the mean loss of a model, or of models [...].
+
+    `client_error` is the mean over clients of the error on their own test records, where each has some.
+    """
 
     error: Tensor
     loss: Tensor
+    client_error: Tensor | None = None
 
 
 Measure = Callable[[Tensor], Measured]
@@ -64,7 +69,7 @@ class Options:
     """
 
     clients: int | None = None
-    split: str = "random"
+    split: str | None = None
     batch: int | Literal["full"] | None = None
     l2: float | None = None
     seed: int = 0
@@ -87,6 +92,15 @@ class Options:
         return None if self.batch == "full" else self.batch
 
 
+def fingerprint(arrays: Iterable[NDArray[Any]]) -> str:
+    """A name for what is in these arrays."""
+    found = blake2b(digest_size=16)
+    for array in arrays:
+        found.update(f"{array.shape} {array.dtype} ".encode())
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
+
+
 @dataclass(frozen=True)
 class Task:
     """A problem that knows its public constants.
@@ -102,6 +116,8 @@ class Task:
     iterations      local steps in total, if the user does not say
     public          what was taken as public, in sentences
     batch           records in a minibatch; None for all
+    test_records    how many records are measured on, where that is work
+    fingerprint     of the records, private ones included: in a simulation, to know them again
     mu, L           strong convexity and smoothness of every client's loss where they are known without looking at data
     sizes_public    whether the numbers of records may decide anything
     reading         what is needed to read other files like those of the task
@@ -119,6 +135,8 @@ class Task:
     constant_error: float | None = None
     pool: Table | Clients | None = None
     batch: int | None = None
+    test_records: int = 0
+    fingerprint: str = ""
     mu: float | None = None
     L: float | None = None
     sizes_public: bool = True
