@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test planted-bugs bench-planner bench-records bench-per-example install lint clean
+.PHONY: run test planted-bugs crash-test bench-planner bench-records bench-per-example bench-tasks bench-stacking install lint clean
 
 run: install  ## the main job: both algorithms, private and not, on embedded data
 	$(BIN)/python examples/compare.py
@@ -20,6 +20,15 @@ bench-records: install  ## what protecting one record costs, on real data (resum
 
 bench-per-example: install  ## the cost of clipping single examples, beside Opacus and torch.func
 	$(BIN)/python benchmarks/per_example.py
+
+bench-tasks: install  ## do the paper's tasks learn? Needs their data (resumable, about two hours)
+	$(BIN)/python benchmarks/tasks.py
+
+bench-stacking: install  ## what training runs together gains
+	$(BIN)/python benchmarks/stacking.py
+
+crash-test: install  ## kill a sweep twenty times; nothing may be lost or doubled
+	$(BIN)/python tests/crash.py
 
 lint: install
 	$(BIN)/ruff check .

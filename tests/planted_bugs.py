@@ -184,7 +184,7 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "one record: a share of the share of the noise",
-        "training.py",
+        "performance.py",
         'sent = sigmas if run.trust == "local" else account.client_sigma',
         'sent = sigmas if run.trust == "local" else account.client_sigma / len(sizes) ** 0.5',
     ),

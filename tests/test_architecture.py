@@ -18,7 +18,8 @@ ALLOWED = {
     "_lazy": set(),
     "privacy": {"privacy"},
     "algorithms": {"algorithms", "privacy.mechanism"},
-    "tasks": {"tasks", "privacy.per_example"},
+    "data_sets": {"data_sets"},
+    "tasks": {"data_sets", "tasks", "privacy.per_example"},
     "fleets": {"fleets", "algorithms", "privacy"},
     "run": {"privacy.budget", "rules"},
     "rules": {"run"},
@@ -26,15 +27,22 @@ ALLOWED = {
     "accounts": {"algorithms", "privacy", "result", "run", "tasks"},
     "statement": {"result"},
     "saved": {"result", "statement", "report"},
-    "report": {"report", "result", "plans"},
+    "report": {"report", "result", "plans", "store"},
     "plans": {"run", "privacy.budget"},
     "plans_without_data": {"plans", "planning", "privacy", "tasks.task"},
     "plans_for_records": {"plans", "planning", "privacy", "run", "tasks"},
     "planner": {"plans", "plans_for_records", "plans_without_data", "planning", "privacy", "run", "tasks"},
     "shown": {"plans", "result"},
-    "training": {"accounts", "algorithms", "fleets", "privacy", "result", "run", "tasks"},
+    "training": {"accounts", "fleets", "performance", "privacy", "result", "run", "tasks"},
     "planning": {"planning", "privacy", "algorithms", "tasks", "fleets"},
+    "performance": {"accounts", "algorithms", "fleets", "privacy", "result", "run", "tasks"},
+    "store": {"result"},
+    "grids": {"run", "tasks.rows"},
+    "sweep": {"performance", "run", "store", "tasks", "training"},
+    "search": {"grids", "run", "store", "sweep"},
     "cli": {
+        "cli_data",
+        "cli_sweep",
         "fleets",
         "planner",
         "plans",
@@ -44,12 +52,14 @@ ALLOWED = {
         "run",
         "saved",
         "shown",
-        "tasks.bounds",
         "training",
     },
+    "cli_data": {"data_sets", "shown", "tasks.bounds", "tasks.inventory"},
+    "cli_sweep": {"cli_data", "grids", "report", "search", "shown", "store", "sweep"},
     "__init__": {"planner", "plans", "privacy", "result", "run", "saved", "tasks", "training"},
 }
-TORCH_FREE = """errors seeds rules run result saved statement plans plans_without_data shown report.curve report.trade_off
+TORCH_FREE = """errors seeds rules run result saved statement plans plans_without_data shown store grids search
+report.curve report.trade_off
 planning.closed_forms planning.answers privacy.accounting privacy.budget privacy.noise
 privacy.sampled privacy.stability""".split()
 

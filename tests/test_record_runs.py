@@ -11,6 +11,7 @@ from torch import nn
 from equipoise import InvalidValue, UnsafeModel, accuracy, own_task, train
 from equipoise.accounts import account_of
 from equipoise.fleets import Broadcast, SimulatedFleet, server_rounds
+from equipoise.performance import algorithm_of, noise_of, schedule_of
 from equipoise.privacy.accounting import gdp_mu
 from equipoise.privacy.gradients import NoisyGradient
 from equipoise.privacy.noise import SecretNoise, SimulatedNoise
@@ -20,7 +21,6 @@ from equipoise.run import Settings
 from equipoise.tasks.bounds import Column
 from equipoise.tasks.linear import LOGISTIC, linear_clients
 from equipoise.tasks.task import Table, Task
-from equipoise.training import algorithm_of, noise_of, schedule_of
 from problems import run_command
 
 L2, SIZES, SMALLEST = 1e-4, (40, 10, 25), 1
@@ -79,7 +79,7 @@ def test_messages_of_neighbours_differ_by_the_sensitivity_and_no_more(how):
         task = silos(side)
         run, schedule, account = prepared(task, **how)
         gradient, mechanism = noise_of(run, task, account, NoNoise())
-        fleet = SimulatedFleet(3, gradient, algorithm_of(run), mechanism, NoNoise())
+        fleet = SimulatedFleet(3, gradient, algorithm_of(run, run.clip_norm), mechanism, NoNoise())
         x, messages, iteration = task.x0, [], 0
         for number, steps in enumerate(schedule, start=1):
             messages.append(fleet.exchange(Broadcast(number, range(iteration, iteration + steps), x)))
@@ -334,7 +334,7 @@ def test_the_server_loop_is_the_one_that_messages_were_tested_with():
     task = silos(1.0)
     run, schedule, account = prepared(task, noise_in="message")
     gradient, mechanism = noise_of(run, task, account, NoNoise())
-    fleet = SimulatedFleet(3, gradient, algorithm_of(run), mechanism, NoNoise())
+    fleet = SimulatedFleet(3, gradient, algorithm_of(run, run.clip_norm), mechanism, NoNoise())
     first = next(iter(server_rounds(task.x0, schedule, fleet)))
     step = Stability(run.eta, 4, task.L, task.mu, 0.9, 10, "replace-one")
     assert float((first.x - task.x0).norm()) > 0

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 import equipoise
-from equipoise import InvalidValue, UnsafeModel, epsilon_spent, train, training
+from equipoise import InvalidValue, UnsafeModel, epsilon_spent, performance, train
 from equipoise.result import Result
 from equipoise.tasks import Options, load_task
 from equipoise.tasks.flat_model import FlatModel
@@ -25,14 +25,14 @@ def leaves(monkeypatch):
     """Everything that leaves the clients, and the updates behind it, in runs of the test: lists of [clients, d]."""
     releases, updates = [], []
 
-    class Tapped(training.SimulatedFleet):
+    class Tapped(performance.SimulatedFleet):
         def exchange(self, broadcast):
             released = super().exchange(broadcast)
             releases.append(released)
             updates.append(self.memory.update)
             return released
 
-    monkeypatch.setattr(training, "SimulatedFleet", Tapped)
+    monkeypatch.setattr(performance, "SimulatedFleet", Tapped)
     return releases, updates
 
 

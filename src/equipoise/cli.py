@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.text import Text
 
+from equipoise.cli_data import Json, data
+from equipoise.cli_sweep import report, sweep
 from equipoise.errors import EquipoiseError, InvalidValue, require
 from equipoise.plans import Plan, Question
 from equipoise.result import Result
@@ -30,10 +32,10 @@ app = App(
     help="Train one model between organisations that do not share data, and get the most out of a privacy budget.",
     version=version("equipoise"),
 )
-data = app.command(App(name="data", help="Get data ready."))
+app.command(data)
+app.command(report)
+app.command(sweep)
 _errors = Console(stderr=True)
-
-Json = Annotated[bool, Parameter(negative=(), help="print one JSON document")]
 
 
 @app.command
@@ -157,7 +159,8 @@ def evaluate(
     from equipoise.training import measure_again
 
     result = load(folder)
-    error, loss = (float(value) for value in measure_again(result, data))
+    measured = measure_again(result, data)
+    error, loss = float(measured.error), float(measured.loss)
     if json:
         print(
             dumps({"error": _json(error), "loss": _json(loss), "error_name": result.error_name, "data": data, "covered": False})
@@ -169,19 +172,6 @@ def evaluate(
 
 def _json(value: float) -> float | str:
     return value if isfinite(value) else str(value)
-
-
-@data.command(name="bounds")
-def data_bounds(
-    *,
-    columns: Annotated[
-        tuple[str, ...], Parameter(consume_multiple=True, negative=(), help="names of the columns, the label too")
-    ],
-) -> None:
-    """Print a template of the bounds file, to fill in by hand: ... --columns age sex outcome > bounds.toml"""
-    from equipoise.tasks.bounds import bounds_template
-
-    print(bounds_template(columns), end="")
 
 
 def _keep_client_log(path: Path) -> None:

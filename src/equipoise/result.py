@@ -30,6 +30,8 @@ class Point(BaseModel):
     iteration: int
     test_error: Real
     test_loss: Real
+    client_error: Real | None = None
+    """The mean over clients of the error on their own test records, where each has some."""
 
 
 class Diagnosis(BaseModel):
@@ -60,6 +62,7 @@ class Result(Run):
     stability: dict[str, float] | None
     noise_source: str
     test_error: Real | None
+    client_error: Real | None
     baseline_error: Real | None
     error_name: str
     public_only: dict[str, Any] | None

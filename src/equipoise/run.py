@@ -31,8 +31,10 @@ class Common(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     clients: Annotated[int | None, _learning] = Field(None, description="N (default: the task's)")
-    split: Annotated[str, _learning] = Field(
-        "random", description="how records are dealt to clients: random, or dirichlet:A for label skew (small A: strong)"
+    split: Annotated[str | None, _learning] = Field(
+        None,
+        description="how records are dealt to clients: random, dirichlet:A for label skew (small A: strong), or natural, by "
+        "the hospital, writer or user they come from (default: the task's)",
     )
     l2: Annotated[float | None, _learning] = Field(None, description="regulariser of a linear model (default: the task's)")
     seed: Annotated[int, _learning] = Field(0, description="public seed of split, coins and minibatches; never of the noise")
@@ -88,7 +90,8 @@ class Settings(Common):
     """What a user says about a run; None where the task or the other values decide. One flag of the command per field."""
 
     task: Annotated[str, _learning] = Field(
-        description="breast-cancer, csv, digits, digits-mlp, libsvm, quadratic, or a Python file"
+        description="breast-cancer, digits, digits-mlp, quadratic; csv, libsvm; cifar10, femnist, reddit, fed-ixi, messidor, "
+        "hippocampus, deepdrid (see `equipoise data`); or a Python file"
     )
     algorithm: Annotated[Literal["dp-fedavg", "dp-scaffnew"], _learning] = Field(
         "dp-fedavg", description="the paper's Algorithm 1 or 2"

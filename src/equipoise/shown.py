@@ -201,3 +201,68 @@ def _pm(predicted: dict[str, Any], key: str) -> str:
     if predicted.get(key) is None:
         return "not known"
     return f"{predicted[key]:.3f} ± {predicted[key + '_se']:.3f}"
+
+
+def stock_lines(stocks: list[Any]) -> str:
+    """Every data set in four lines: what is here, Table 1, where it must lie, its licence and how to get it."""
+    lines = []
+    for stock in stocks:
+        of = "{:,} train and {:,} test records".format(*stock.records)
+        here = stock.state if stock.train is None else f"{stock.state}: {stock.train:,} train and {stock.test:,} test records"
+        lines += [
+            f"{stock.name:<12}{here}" + ("" if stock.complete else f" (whole: {of})"),
+            f"{'':<12}Table 1: {stock.table_1}",
+            f"{'':<12}place:   {stock.place}",
+            f"{'':<12}licence: {stock.licence}",
+            *([] if stock.complete else [f"{'':<12}get it:  {stock.get}"]),
+        ]
+    return "\n".join(lines)
+
+
+def best_table(rows: list[dict[str, Any]]) -> Table:
+    """The best local steps so far of every budget and clip, by mean test error over the trials that are done."""
+    cells: dict[tuple[Any, ...], dict[int, list[float]]] = {}
+    for row in rows:
+        if row["test_error"] is not None:
+            key = (row["task"], row["unit"], row["algorithm"], row["iterations"], -row["epsilon"], row["clip_norm"])
+            cells.setdefault(key, {}).setdefault(row["local_steps"], []).append(row["test_error"])
+    table = Table("task", "unit", "algorithm", "T", "epsilon", "clip", "best local steps", "test error", "trials", box=None)
+    for (*names, epsilon, clip), taus in sorted(cells.items()):
+        tau = min(taus, key=lambda tau: sum(taus[tau]) / len(taus[tau]))
+        error = sum(taus[tau]) / len(taus[tau])
+        table.add_row(*map(str, names), f"{-epsilon:g}", f"{clip:g}", str(tau), f"{error:.4f}", str(len(taus[tau])))
+    return table
+
+
+def found_table(answers: list[Any]) -> Table:
+    """What a search found, and how sure it is."""
+    table = Table(
+        "algorithm",
+        "epsilon",
+        "clip",
+        "local steps",
+        "test error",
+        "best with probability",
+        "others better by",
+        "runs",
+        box=None,
+    )
+    for answer in answers:
+        said = answer.settings
+        clip = "none" if said.clip_norm is None else f"{said.clip_norm:g}"
+        table.add_row(
+            *(said.algorithm, f"{said.epsilon:g}", clip, str(answer.local_steps), f"{answer.error:.4f}"),
+            *(f"{answer.probability:.0%}", f"{answer.regret:.4f}", f"{answer.runs} of {answer.of}"),
+        )
+    return table
+
+
+def toml_text(document: dict[str, Any]) -> str:
+    """A flat document as TOML."""
+
+    def told(value: Any) -> str:
+        if isinstance(value, list):
+            return f"[{', '.join(told(one) for one in value)}]"
+        return f'"{value}"' if isinstance(value, str) else str(value)
+
+    return "".join(f"{key} = {told(value)}\n" for key, value in document.items())

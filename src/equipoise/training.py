@@ -1,27 +1,23 @@
 """`train`: settings in, a result out."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from equipoise.accounts import Account, account_of
-from equipoise.algorithms import Algorithm, Gradient, Schedule, coin, dp_fedavg, dp_scaffnew, periodic
 from equipoise.errors import require
-from equipoise.fleets import Round, SimulatedFleet, server_rounds
-from equipoise.privacy.gradients import NoisyGradient, RecordClients
-from equipoise.privacy.mechanism import GaussianMechanism, Mechanism, StableMechanism
-from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
-from equipoise.result import Diagnosis, Point, Result
+from equipoise.fleets import Round
+from equipoise.performance import Performance, perform, schedule_of
+from equipoise.privacy.noise import SecretNoise, SimulatedNoise, SimulatedNoises
+from equipoise.result import Point, Result
 from equipoise.run import Run, Settings
 from equipoise.tasks import Measured, Options, Task, load_measure, load_task
 from equipoise.tasks.model_clients import ModelClients
-from equipoise.tasks.public import public_model, public_only
-
-POINTS = 100  # of the curve, at most
+from equipoise.tasks.public import public_only
 
 
 def train(
@@ -49,67 +45,58 @@ def train(
     schedule = schedule_of(run)
     account = account_of(run, task, schedule)
     noise = SecretNoise() if run.simulate_noise_seed is None else SimulatedNoise(run.simulate_noise_seed)
-    gradient, mechanism = noise_of(run, task, account, noise)
-    fleet = SimulatedFleet(run.clients, gradient, algorithm_of(run), mechanism, noise)
+    ((performed,),) = perform([task], [[run]], [[account]], schedule, noise, watch)
+    return _result(run, task, account, performed, noise.name, None if isinstance(own, Task) else settings.command)
 
-    start = public_model(task) if run.warm_start else task.x0
-    x, curve, diagnoses, failed = start, _points(task, 0, 0, start), [], None
-    for number, iteration, x in watch(server_rounds(start, schedule, fleet, run.gamma), len(schedule)):
-        if number % math.ceil(len(schedule) / POINTS) == 0 or number == len(schedule):
-            curve += _points(task, number, iteration, x)
-        if run.simulation and fleet.overflowed:
-            failed = failed or f"an update was not finite in round {number}: lower eta={run.eta}"
-        if run.diagnostics:
-            diagnoses.append(_diagnosis(fleet, run, task, number, x))
 
+def train_together(tasks: Sequence[Task], runs: Sequence[Sequence[Run]], points: int) -> list[list[Result]]:
+    """Simulated runs in one computation: a row for each task (each public seed), with the same settings in the same order.
+
+    Runs may differ in seeds, budget, clip threshold and rule of noise. `points` is how often they are measured at most.
+    """
+    schedule = schedule_of(runs[0][0])
+    accounts = [[account_of(run, task, schedule) for run in row] for task, row in zip(tasks, runs, strict=True)]
+    seeds = [run.simulate_noise_seed for row in runs for run in row]
+    require(None not in seeds, "runs that are trained together are simulations: give simulate_noise_seed")
+    noises = [SimulatedNoise(row[0].simulate_noise_seed or 0) for row in runs]
+    noise = noises[0] if len(seeds) == 1 else SimulatedNoises(noises)
+    performed = perform(tasks, runs, accounts, schedule, noise, points=points)
+    return [
+        [_result(run, task, account, done, noises[s].name, None) for run, account, done in zip(*columns, strict=True)]
+        for s, (task, *columns) in enumerate(zip(tasks, runs, accounts, performed, strict=True))
+    ]
+
+
+def _result(run: Run, task: Task, account: Account, done: Performance, noise_name: str, command: str | None) -> Result:
+    curve, failed = done.curve, done.failed
     return Result(
         **run.model_dump(),
         **account._asdict(),
         notices=_notices(run, account.epsilon_spent, _protected(run, task), _slow_layers(run, task), failed),
         private=not run.simulation and account.epsilon_spent <= run.epsilon,
-        rounds=len(schedule),
+        rounds=done.rounds,
         dimension=task.dimension,
-        noise_source=noise.name if account.sigma > 0 else "none",
+        noise_source=noise_name if account.sigma > 0 else "none",
         test_error=curve[-1].test_error if curve else None,
+        client_error=curve[-1].client_error if curve else None,
         baseline_error=_baseline(task, curve),
         error_name=task.error_name,
         public_only=public_only(task),
         curve=curve,
-        per_round=diagnoses or None,
+        per_round=done.diagnoses or None,
         failed=failed,
         public=(*task.public, *_taken_as_public(run)),
         parameters=task.shapes,
         reading=task.reading,
-        repeat=None if isinstance(own, Task) else settings.command,
-        version=version("equipoise"),
-        x=x.numpy(),
+        repeat=command,
+        version=_version(),
+        x=done.x.numpy(),
     )
 
 
-def schedule_of(run: Run) -> Schedule:
-    if run.schedule == "coin":
-        return coin(run.iterations, run.p, run.seed)
-    return periodic(run.iterations, run.local_steps or 1)
-
-
-def algorithm_of(run: Run) -> Algorithm:
-    if run.algorithm == "dp-fedavg":
-        return dp_fedavg(run.eta)
-    return dp_scaffnew(run.eta, run.p, run.h_update or "paper", run.clip_norm)
-
-
-def noise_of(run: Run, task: Task, account: Account, noise: NoiseSource) -> tuple[Gradient, Mechanism]:
-    """Where the noise enters: the clients' gradients, and how their updates are released."""
-    if run.unit == "client":
-        return task.clients.gradient, GaussianMechanism(run.clip_norm, account.client_sigma)
-    sizes, clients = task.clients.sizes, _with_records(task)
-    assert account.per_client, "told for every client if the unit is a record"
-    sigmas = torch.tensor([[client.sigma] for client in account.per_client], dtype=torch.float64)
-    if run.noise_in == "message":
-        sent = sigmas if run.trust == "local" else account.client_sigma
-        return NoisyGradient(clients, run.clip_norm, 0.0, (1.0,) * len(sizes), noise), StableMechanism(sent)
-    rates = tuple(client.sampling_rate for client in account.per_client)
-    return NoisyGradient(clients, run.clip_norm, sigmas, rates, noise), GaussianMechanism(math.inf, 0.0)
+@lru_cache
+def _version() -> str:
+    return version("equipoise")
 
 
 def _protected(run: Run, task: Task) -> int:
@@ -121,29 +108,12 @@ def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:
     return task.clients.slow_layers if run.unit == "record" and isinstance(task.clients, ModelClients) else ()
 
 
-def _with_records(task: Task) -> RecordClients:
-    clients: Any = task.clients
-    require(hasattr(clients, "clipped_sum"), f"unit=record with task={task.name}: its clients have no records to tell apart")
-    if isinstance(clients, ModelClients):
-        _ = clients.layout  # a model whose records cannot be told apart is refused before anything is spent
-    checked: RecordClients = clients
-    return checked
-
-
 def _taken_as_public(run: Run) -> list[str]:
     return [
         *(["the number of records of each client"] if run.unit == "record" else []),
-        *([f"which client holds which record, dealt by label (split {run.split})"] if run.split != "random" else []),
+        *([f"which client holds which record, dealt by label (split {run.split})"] if "dirichlet" in (run.split or "") else []),
         *(["the initial model, trained on public records"] if run.warm_start else []),
     ]
-
-
-def _points(task: Task, number: int, iteration: int, x: Tensor) -> list[Point]:
-    """What there is to measure after a round: one point, or none without public test records."""
-    if task.measure is None:
-        return []
-    error, loss = task.measure(x)
-    return [Point(round=number, iteration=iteration, test_error=float(error), test_loss=float(loss))]
 
 
 def _baseline(task: Task, curve: list[Point]) -> float | None:
@@ -152,19 +122,6 @@ def _baseline(task: Task, curve: list[Point]) -> float | None:
         return None
     start = curve[0].test_error
     return start if task.constant_error is None else min(start, task.constant_error)
-
-
-def _diagnosis(fleet: SimulatedFleet, run: Run, task: Task, number: int, x: Tensor) -> Diagnosis:
-    assert fleet.memory, "a round has been trained"
-    state, update = fleet.memory
-    norms = torch.linalg.vector_norm(update, dim=-1)
-    return Diagnosis(
-        round=number,
-        clipped=float((norms > run.clip_norm).double().mean()) if run.unit == "client" else None,
-        update_norm=float(norms.mean()),
-        h_norm=float(torch.linalg.vector_norm(state.h, dim=-1).mean()) if run.algorithm == "dp-scaffnew" else None,
-        train_error=float(task.clients.error(x)),
-    )
 
 
 def _notices(run: Run, spent: float, protected: int, slow: tuple[str, ...], failed: str | None) -> list[str]:

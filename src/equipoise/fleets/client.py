@@ -8,7 +8,7 @@ from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient
 from equipoise.fleets.fleet import Broadcast, Release
-from equipoise.privacy.mechanism import Mechanism
+from equipoise.privacy.mechanism import Mechanism, is_finite
 from equipoise.privacy.noise import NoiseSource
 
 log = logging.getLogger("equipoise.client")
@@ -38,7 +38,7 @@ def client_round(
 
 def _forget_overflow(update: Tensor, state: Any, fresh: Any) -> Any:
     """A client whose update is not finite (it released zero and noise) starts afresh, and says so on its own side only."""
-    finite = update.isfinite().all(-1, keepdim=True)
+    finite = is_finite(update)
     if finite.all():
         return state
     log.warning("an update was not finite: zero was released in its place; a smaller eta usually helps")

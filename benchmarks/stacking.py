@@ -1,0 +1,64 @@
+"""What stacking gains: the breast-cancer grid in stacks, and the same engine running one run at a time.
+
+    make bench-stacking
+
+tau x 5 epsilon x 3 clips x 3 seeds x 2 algorithms at T = 64, every result into a store. Told are processor seconds of both,
+their ratio, and by how much the results differ.
+"""
+
+import math
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from equipoise.grids import grid
+from equipoise.store import Store
+from equipoise.sweep import run_stack, stacks_of
+
+GRID = {
+    "task": "breast-cancer",
+    "algorithm": ["dp-fedavg", "dp-scaffnew"],
+    "iterations": 64,
+    "local_steps": "divisors",
+    "epsilon": [3.3, 2.0, 1.0, 0.5, math.inf],
+    "clip": [0.1, 1.0, 10.0],
+}
+
+
+def errors(store: Path) -> dict[str, float]:
+    with Store(store) as kept:
+        return {row["key"]: row["test_error"] for row in kept.table("key, test_error")}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    stacks = stacks_of(grid(GRID).cells)
+    seconds = {"stacked": 0.0, "one by one": 0.0}
+    with tempfile.TemporaryDirectory() as folder:
+        together, alone = (Path(folder) / name for name in ("together.sqlite", "alone.sqlite"))
+        run_stack(stacks[0], Path(folder) / "warm-up.sqlite", "warm-up")
+        for stack in stacks:
+            start = time.process_time()
+            run_stack(stack, together, "stacked")
+            seconds["stacked"] += time.process_time() - start
+            start = time.process_time()
+            for run in (run for row in stack for run in row):
+                run_stack(((run,),), alone, "one by one")
+            seconds["one by one"] += time.process_time() - start
+        stacked, single = errors(together), errors(alone)
+        with Store(together) as one, Store(alone) as other:
+            losses = [[point["test_loss"] for key in stacked for point in kept.curve(key)] for kept in (one, other)]
+    assert stacked.keys() == single.keys()
+    told = ", ".join(f"{name} {taken:.2f} s" for name, taken in seconds.items())
+    ratio = seconds["one by one"] / seconds["stacked"]
+    print(f"{len(stacked)} runs in {len(stacks)} stacks: {told} of processor time, 1/{ratio:.1f}")
+    apart = sum(not math.isclose(stacked[key], single[key], rel_tol=1e-12) for key in stacked)
+    print(f"runs whose test error differs by more than rounding: {apart}")
+    print(f"test losses differ by at most {np.max(np.abs(1 - np.array(losses[0]) / np.array(losses[1]))):.1e} of themselves")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The store: one SQLite file with every run that a sweep has finished, its curve, and the runs that failed.
+
+Several processes may write at once (write-ahead log). A run and its curve go in together or not at all; a run that is in is
+never computed again.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from equipoise.errors import DataError
+from equipoise.result import Result
+
+VERSION = 1
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS runs (
+    key TEXT PRIMARY KEY,
+    sweep TEXT NOT NULL,         -- the name of the sweep that asked for it first
+    task TEXT NOT NULL,
+    algorithm TEXT NOT NULL,
+    unit TEXT NOT NULL,
+    epsilon REAL NOT NULL,       -- of the label; 9e999 (infinity): not private
+    epsilon_spent REAL NOT NULL, -- exact, or an upper bound
+    clip_norm REAL NOT NULL,
+    iterations INTEGER NOT NULL,
+    local_steps INTEGER,
+    rounds INTEGER NOT NULL,
+    seed INTEGER NOT NULL,
+    test_error REAL,
+    train_error REAL,
+    failed TEXT,                 -- the run ended, but its numbers are not finite
+    seconds REAL NOT NULL,       -- of processor time, its share of a stack
+    result TEXT NOT NULL         -- the whole Result as JSON, but for its curve
+) STRICT;
+CREATE TABLE IF NOT EXISTS curves (
+    key TEXT NOT NULL REFERENCES runs(key),
+    round INTEGER NOT NULL,
+    iteration INTEGER NOT NULL,
+    test_error REAL, test_loss REAL, client_error REAL,
+    train_error REAL, clipped REAL, update_norm REAL,
+    PRIMARY KEY (key, round)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS failures (
+    key TEXT PRIMARY KEY,
+    run TEXT NOT NULL,
+    error TEXT NOT NULL
+) STRICT;
+"""
+
+
+class Finished(NamedTuple):
+    """A run that is done: its key, its result, and the seconds of processor time that it took."""
+
+    key: str
+    result: Result
+    seconds: float
+
+
+class Store:
+    """An open store: ``with Store(path) as store: ...``."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        if not create and not path.is_file():
+            raise DataError(f"store={path}: there is no such file; `equipoise sweep` makes one")
+        self.path = path
+        with self._told():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
+            try:
+                self._open()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _open(self) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise DataError(
+                f"store={self.path} was written by a newer Equipoise (form {version}, not {VERSION}): update to read it"
+            )
+        if version == 0:
+            if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise DataError(f"store={self.path} is a database, but not a store of Equipoise: give another name")
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        self._db.execute("PRAGMA synchronous = FULL")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of the database in one sentence."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise DataError(f"store={self.path}: {error}" + _way_out(str(error))) from None
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"store={self.path} is damaged or no store: {error}; nothing was written to it") from None
+        except OSError as error:
+            raise DataError(f"store={self.path}: {error.strerror}") from None
+
+    def keys(self) -> set[str]:
+        """The runs that are finished."""
+        return {key for (key,) in self._rows("SELECT key FROM runs")}
+
+    def failures(self) -> dict[str, str]:
+        """The runs that could not be run, and why."""
+        return dict(self._rows("SELECT key, error FROM failures"))
+
+    def add(self, sweep: str, finished: Iterable[Finished]) -> None:
+        """Keep finished runs: all of them, or, if this process dies now, none. A run that is there already stays as it is."""
+        with self._told():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                for key, result, seconds in finished:
+                    self._add(sweep, key, result, seconds)
+                    self._db.execute("DELETE FROM failures WHERE key = ?", (key,))
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+
+    def _add(self, sweep: str, key: str, result: Result, seconds: float) -> None:
+        inside = {diagnosis.round: diagnosis for diagnosis in result.per_round or []}
+        last = inside.get(result.curve[-1].round) if result.curve else None
+        document = result.model_dump(mode="json", exclude={"curve", "per_round"})
+        values = (
+            *(key, sweep, result.task, result.algorithm, result.unit, result.epsilon, result.epsilon_spent, result.clip_norm),
+            *(result.iterations, result.local_steps, result.rounds, result.seed, _finite(result.test_error)),
+            *(last and _finite(last.train_error), result.failed, seconds, json.dumps(document)),
+        )
+        added = self._db.execute(f"INSERT OR IGNORE INTO runs VALUES ({', '.join('?' * len(values))})", values)
+        if added.rowcount:
+            points = []
+            for point in result.curve:
+                seen = inside.get(point.round)
+                of_clients = (seen.train_error, seen.clipped, seen.update_norm) if seen else (None,) * 3
+                numbers = (point.test_error, point.test_loss, point.client_error, *of_clients)
+                points.append((key, point.round, point.iteration, *(_finite(number) for number in numbers)))
+            self._db.executemany(f"INSERT INTO curves VALUES ({', '.join('?' * 9)})", points)
+
+    def fail(self, failed: dict[str, str], error: str) -> None:
+        """Note runs (key, JSON) that could not be run, and why."""
+        with self._told():
+            rows = [(key, run, error) for key, run in failed.items()]
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", rows)
+            self._db.execute("COMMIT")
+
+    def table(self, columns: str = "*", where: str = "1", *values: Any) -> list[dict[str, Any]]:
+        """Rows of the finished runs as dicts."""
+        return self._dicts(f"SELECT {columns} FROM runs WHERE {where} ORDER BY rowid", values)
+
+    def curve(self, key: str) -> list[dict[str, Any]]:
+        return self._dicts("SELECT * FROM curves WHERE key = ? ORDER BY round", (key,))
+
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with self._told(), closing(self._db.execute(query, values)) as cursor:
+            return cursor.fetchall()
+
+    def _dicts(self, query: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
+        with self._told(), closing(self._db.execute(query, values)) as cursor:
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def _finite(number: float | None) -> float | None:
+    """SQLite has no NaN: it is NULL."""
+    return None if number is None or number != number else number
+
+
+def _way_out(error: str) -> str:
+    if "locked" in error:
+        return "; another program holds it: stop that, and start again"
+    if "full" in error:
+        return "; make room on the disk and start again: everything finished is kept"
+    return ""

@@ -1,0 +1,117 @@
+"""Kill a sweep and its workers at random moments, start it again, and compare with one that nobody disturbed.
+
+    make crash-test               # twenty kills; about five minutes
+
+What must hold: no finished run is lost or doubled, and the results of both stores are equal, bit for bit.
+"""
+
+import argparse
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+GRID = """
+name = "crash"
+task = "breast-cancer"
+algorithm = ["dp-fedavg", "dp-scaffnew"]
+iterations = 240
+local_steps = "divisors"
+epsilon = [3.3, 2.0, 1.0, 0.5, inf]
+clip = [0.1, 1.0, 10.0]
+seeds = [0, 1, 2]
+"""
+COLUMNS = "key, sweep, task, algorithm, epsilon_spent, rounds, test_error, train_error, failed, result"
+
+
+def started(folder: Path, store: str) -> subprocess.Popen:
+    command = [Path(sys.executable).with_name("equipoise"), "sweep", "crash.toml", "--store", store, "--workers", "2"]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def workers_of(process: subprocess.Popen) -> list[int]:
+    """The processes that compute for a sweep."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    found = []
+    for pid in children.read_text().split() if children.exists() else []:
+        try:
+            if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes().decode():
+                found.append(int(pid))
+        except OSError:
+            pass
+    return found
+
+
+def contents(store: Path) -> tuple[list, list]:
+    with sqlite3.connect(store) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        runs = db.execute(f"SELECT {COLUMNS} FROM runs ORDER BY key").fetchall()
+        return runs, db.execute("SELECT * FROM curves ORDER BY key, round").fetchall()
+
+
+def kept(store: Path) -> set[tuple]:
+    if not store.exists():
+        return set()
+    try:
+        with sqlite3.connect(store) as db:
+            return {*db.execute("SELECT key, result FROM runs")}
+    except sqlite3.OperationalError:  # killed before the first table
+        return set()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
+    arguments = parser.parse_args()
+    chance = random.Random(arguments.seed)
+    print(f"seed {arguments.seed}", flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "crash.toml").write_text(GRID)
+        start = time.monotonic()
+        undisturbed = started(folder, "whole.sqlite")
+        out, _ = undisturbed.communicate()
+        assert undisturbed.returncode == 0, out
+        whole, seconds = contents(folder / "whole.sqlite"), time.monotonic() - start
+        print(f"undisturbed: {len(whole[0])} runs in {seconds:.0f} s", flush=True)
+        store, before, finished_early = folder / "killed.sqlite", set(), 0
+        for kill in range(arguments.kills):
+            process = started(folder, "killed.sqlite")
+            time.sleep(chance.uniform(0.2, 1.0) * (8 if kill % 2 else max(8, seconds / 6)))
+            computing = workers_of(process)
+            whom = "the sweep" if kill % 2 or not computing else "a worker"
+            if process.poll() is not None:
+                finished_early += 1
+            os.kill(process.pid if whom == "the sweep" else chance.choice(computing), signal.SIGKILL)
+            if whom == "a worker":
+                time.sleep(chance.uniform(0.5, 3.0))
+                process.kill()
+            process.wait()
+            after = kept(store)
+            assert before <= after, "a finished run was lost or changed"
+            print(f"kill {kill + 1}: {whom}; {len(after)} runs are kept", flush=True)
+            before = after
+        process = started(folder, "killed.sqlite")
+        out, _ = process.communicate()
+        assert process.returncode == 0, out
+        assert contents(store) == whole, "the stores differ"
+        left = [pid for pid in os.listdir("/proc") if pid.isdigit() and _computes(pid, folder)]
+        assert not left, f"processes are left: {left}"
+        print(f"{arguments.kills} kills ({finished_early} after the end), resumed: {len(whole[0])} runs equal, bit for bit")
+
+
+def _computes(pid: str, folder: Path) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd") == str(folder)
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,387 @@
+"""Sweeps: grids, stacks, the store, resuming, failures, the search."""
+
+import json
+import math
+import multiprocessing
+import sqlite3
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equipoise import DataError, InvalidValue, train
+from equipoise.grids import divisors, grid, paper_grid, read_grid
+from equipoise.run import Settings
+from equipoise.search import search
+from equipoise.store import Finished, Store
+from equipoise.sweep import key_of, resolved, run_stack, stacks_of, sweep, task_of
+from equipoise.tasks import Options
+from equipoise.training import train_together
+from problems import run_command
+
+SMALL = {
+    "name": "small",
+    "task": "quadratic",
+    "clients": 4,
+    "algorithm": ["dp-fedavg", "dp-scaffnew"],
+    "iterations": 6,
+    "local_steps": "divisors",
+    "epsilon": [2.0, math.inf],
+    "clip": [0.1, 1.0],
+    "seeds": [0, 1],
+}
+
+
+def finished(document, store, **how):
+    """Run a sweep to its end; its last progress."""
+    *_, last = sweep("small", grid(document).cells, store, **how)
+    return last
+
+
+def contents(store):
+    """Everything that a store holds but the time that runs took."""
+    with sqlite3.connect(store) as db:
+        runs = db.execute("SELECT * FROM runs ORDER BY key").fetchall()
+        names = [column[1] for column in db.execute("PRAGMA table_info(runs)")]
+        place = names.index("seconds")
+        return [row[:place] + row[place + 1 :] for row in runs], db.execute(
+            "SELECT * FROM curves ORDER BY key, round"
+        ).fetchall()
+
+
+# ---- grids ----
+
+
+def test_a_grid_is_all_combinations_with_infinity_once():
+    runs = grid(SMALL)
+    cells = [(c[0].algorithm, c[0].local_steps, c[0].epsilon, c[0].clip_norm) for c in runs.cells]
+    assert len(cells) == len({*cells}) == 2 * 4 * (2 + 1)
+    assert [(e, c) for a, t, e, c in cells if (a, t) == ("dp-fedavg", 1)] == [(2.0, 0.1), (2.0, 1.0), (math.inf, None)]
+    assert all([trial.seed for trial in cell] == [trial.simulate_noise_seed for trial in cell] == [0, 1] for cell in runs.cells)
+    assert {cell[0].local_steps for cell in runs.cells} == {1, 2, 3, 6}
+
+
+def test_the_paper_s_grids():
+    """tau over all divisors, four budgets with three clips and infinity once, three seeds, both algorithms."""
+    document = paper_grid("fed-ixi")
+    assert document["iterations"] == 400
+    assert document["clip"] == [10, 20, 50]
+    runs = grid(document)
+    assert sum(1 for _ in runs.settings) == 2 * len(divisors(400)) * (4 * 3 + 1) * 3
+    assert len(divisors(10_000)) == 25
+    with pytest.raises(InvalidValue, match="task='digits' is not one of the paper's"):
+        paper_grid("digits")
+
+
+def test_variants_change_some_settings():
+    document = {**SMALL, "variant": [{"noise_rule": "exact"}, {"noise_rule": "lemma1", "v": "proof", "epsilon": 1.0}]}
+    runs = [cell[0] for cell in grid(document).cells]
+    assert {run.noise_rule for run in runs} == {"exact", "lemma1"}
+    assert {run.epsilon for run in runs if run.noise_rule == "lemma1"} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilom": 1}, "epsilom is no key of a sweep: did you mean epsilon?"),
+        ({"seed": 1}, "seed is no key of a sweep: a sweep sets it by itself"),
+        ({"epsilon": []}, r"epsilon=\[\] leaves nothing to run"),
+        ({"seeds": []}, r"seeds=\[\] leaves nothing to run"),
+        ({"seeds": ["a"]}, "seeds are whole numbers"),
+        ({"local_steps": [4]}, "local_steps=4 does not divide iterations=6"),
+        ({"local_steps": "divisors", "iterations": None}, "needs iterations"),
+        ({"epsilon": -1.0}, "epsilon=-1"),
+        ({"task": "cifra10"}, "did you mean cifar10?"),
+        ({"variant": 3}, "variant is not a list"),
+    ],
+)
+def test_bad_grids_are_refused_before_anything_runs(change, message, tmp_path):
+    document = {key: value for key, value in {**SMALL, **change}.items() if value is not None}
+    with pytest.raises(InvalidValue, match=message):
+        finished(document, tmp_path / "s.sqlite")
+    assert not (tmp_path / "s.sqlite").exists()
+
+
+def test_files_that_are_no_grid(tmp_path, capsys):
+    (tmp_path / "bad.toml").write_text("task = [")
+    with pytest.raises(DataError, match=r"bad.toml is not TOML"):
+        read_grid(tmp_path / "bad.toml")
+    code, _, error = run_command(capsys, "sweep", str(tmp_path / "none.toml"))
+    assert code == 2
+    assert "none.toml: No such file" in error
+    code, _, error = run_command(capsys, "sweep", "paper")
+    assert code == 2
+    assert "needs a task" in error
+
+
+def test_a_task_without_data_is_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "nothing"))
+    code, _, error = run_command(capsys, "sweep", "paper", "--task", "messidor", "--store", str(tmp_path / "s.sqlite"))
+    assert code == 2
+    assert "the data of task=messidor is not in" in error
+
+
+# ---- stacks ----
+
+
+@pytest.mark.parametrize(("task", "batch"), [("quadratic", None), ("breast-cancer", None), ("breast-cancer", 2)])
+@pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
+def test_stacked_runs_equal_runs_by_themselves(task, algorithm, batch):
+    """Models to rounding, curves at the same rounds, the same noise, the same account: only the company differs."""
+    common = {"task": task, "algorithm": algorithm, "local_steps": 2, "iterations": 8, "diagnostics": True, "batch": batch}
+    budgets = [{"epsilon": math.inf}, {"epsilon": 2.0, "clip_norm": 0.1}, {"epsilon": 0.5, "clip_norm": 3.0}]
+    rows = [[Settings.of(**common, **b, seed=s, simulate_noise_seed=s) for b in budgets] for s in (0, 1, 2)]
+    tasks = [task_of(task, Options.of(row[0])) for row in rows]
+    together = train_together(tasks, [[resolved(one) for one in row] for row in rows], 100)
+    for row, results in zip(rows, together, strict=True):
+        for settings, stacked in zip(row, results, strict=True):
+            alone = train(settings)
+            np.testing.assert_allclose(stacked.x, alone.x, rtol=1e-11, atol=1e-13)
+            same = {"curve", "per_round", "repeat", "x"}
+            assert stacked.model_dump(exclude=same | {"test_error"}) == alone.model_dump(exclude=same | {"test_error"})
+            for one, other in zip(stacked.curve, alone.curve, strict=True):
+                assert one.model_dump(exclude_none=True) == pytest.approx(other.model_dump(exclude_none=True), rel=1e-9)
+            for one, other in zip(stacked.per_round, alone.per_round, strict=True):
+                assert one.model_dump(exclude_none=True) == pytest.approx(other.model_dump(exclude_none=True), rel=1e-9)
+
+
+def test_only_like_runs_are_stacked():
+    stacks = stacks_of(grid(SMALL).cells)
+    assert len(stacks) == 2 * 4  # algorithms, local steps
+    assert {(len(stack), len(stack[0])) for stack in stacks} == {(2, 3)}
+    several = {**SMALL, "unit": "record", "task": "breast-cancer", "sampling_rate": 0.5, "epsilon": 2.0, "clip": 1.0}
+    assert {(len(stack), len(stack[0])) for stack in stacks_of(grid(several).cells)} == {(1, 1)}
+    runs = [[resolved(one) for one in cell] for cell in grid(SMALL).cells[:2]]
+    with pytest.raises(InvalidValue, match="may differ in seed, budget and clip only"):
+        train_together(
+            [task_of("quadratic", Options.of(run)) for run in (runs[0][0], runs[0][1])],
+            [[r[0], r[1].model_copy(update={"eta": 0.5})] for r in runs],
+            5,
+        )
+
+
+# ---- the store ----
+
+
+def test_a_sweep_and_its_store(tmp_path):
+    store = tmp_path / "s.sqlite"
+    last = finished(SMALL, store)
+    assert (last.done, last.failed, last.total, last.left) == (48, 0, 48, 0.0)
+    with Store(store) as kept:
+        (row,) = kept.table("*", "algorithm = 'dp-fedavg' AND epsilon = 2 AND clip_norm = 0.1 AND local_steps = 3 AND seed = 1")
+        points = kept.curve(row["key"])
+    settings = {"task": "quadratic", "clients": 4, "iterations": 6, "local_steps": 3, "epsilon": 2.0, "clip_norm": 0.1}
+    alone = train(**settings, seed=1, simulate_noise_seed=1, diagnostics=True)
+    assert row["test_error"] == pytest.approx(alone.test_error)
+    assert row["epsilon_spent"] == alone.epsilon_spent
+    assert [point["test_error"] for point in points] == pytest.approx([point.test_error for point in alone.curve])
+    assert points[-1]["clipped"] == alone.per_round[-1].clipped
+    assert points[-1]["train_error"] == pytest.approx(alone.per_round[-1].train_error)
+    document = json.loads(row["result"])
+    assert any("SIMULATION" in notice for notice in document["notices"])
+    assert document["private"] is False
+
+
+def test_finished_runs_are_never_run_again(tmp_path, monkeypatch):
+    store = tmp_path / "s.sqlite"
+    finished({**SMALL, "seeds": [0]}, store)
+    before = contents(store)
+    calls = []
+    monkeypatch.setattr("equipoise.sweep.run_stack", lambda *a: calls.append(a))
+    finished({**SMALL, "seeds": [0]}, store)
+    assert (calls, contents(store)) == ([], before)
+
+
+def test_results_do_not_depend_on_interruptions_or_processes(tmp_path):
+    """Stopped after three stacks and started again, by two processes: the same store, bit for bit."""
+    whole, parts = tmp_path / "whole.sqlite", tmp_path / "parts.sqlite"
+    finished(SMALL, whole)
+    steps = sweep("small", grid(SMALL).cells, parts)
+    for _ in range(4):
+        next(steps)
+    steps.close()
+    assert 0 < len(contents(parts)[0]) < 48
+    assert finished(SMALL, parts, workers=2).done == 48
+    assert contents(parts) == contents(whole)
+
+
+def test_a_key_is_what_decides_the_numbers():
+    one, *_ = (resolved(settings) for settings in grid(SMALL).settings)
+    assert key_of(one) == key_of(one.model_copy())
+    assert len({key_of(one.model_copy(update=change)) for change in ({}, {"epsilon": 2.5}, {"seed": 9}, {"eta": 0.1})}) == 4
+
+
+def _write(store):
+    runs = stacks_of(grid({**SMALL, "seeds": [0]}).cells)
+    return [run_stack(stack, store, "small") for stack in runs]
+
+
+def test_several_processes_write_the_same_runs_once(tmp_path):
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        assert pool.map(_write, [tmp_path / "s.sqlite"] * 3) == [[None] * 8] * 3
+    assert len(contents(tmp_path / "s.sqlite")[0]) == 24
+
+
+def test_failures_are_kept_and_retried(tmp_path, monkeypatch):
+    store = tmp_path / "s.sqlite"
+
+    def fails(tasks, runs, points):
+        if runs[0][0].local_steps == 2:
+            raise RuntimeError("out of luck")
+        return train_together(tasks, runs, points)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("equipoise.sweep.train_together", fails)
+        last = finished(SMALL, store)
+    assert (last.done, last.failed) == (36, 12)
+    with Store(store) as kept:
+        assert {*kept.failures().values()} == {"RuntimeError: out of luck"}
+    assert (finished(SMALL, store).done, finished(SMALL, store).failed) == (36, 12)
+    last = finished(SMALL, store, retry=True)
+    assert (last.done, last.failed) == (48, 0)
+    with Store(store) as kept:
+        assert kept.failures() == {}
+
+
+def test_a_run_and_its_curve_go_in_together(tmp_path):
+    """A store that breaks in the middle of a stack keeps nothing of it."""
+    store = tmp_path / "s.sqlite"
+    result = train(task="quadratic", iterations=4, epsilon=math.inf, simulate_noise_seed=0)
+
+    def two():
+        yield Finished("a", result, 1.0)
+        raise OSError(28, "No space left on device")
+
+    with Store(store) as kept:
+        with pytest.raises(DataError, match="No space left on device"):
+            kept.add("s", two())
+        assert kept.keys() == set()
+        kept.add("s", [Finished("a", result, 1.0), Finished("a", result, 1.0)])
+        assert kept.keys() == {"a"}
+
+
+def test_stores_that_cannot_be_used(tmp_path, capsys):
+    newer = tmp_path / "newer.sqlite"
+    with Store(newer):
+        pass
+    with sqlite3.connect(newer) as db:
+        db.execute("PRAGMA user_version = 99")
+    with pytest.raises(DataError, match=r"newer.sqlite was written by a newer Equipoise \(form 99"):
+        Store(newer)
+    (tmp_path / "text.sqlite").write_text("no database, but a text that is long enough to be looked at" * 100)
+    with pytest.raises(DataError, match=r"text.sqlite is damaged or no store"):
+        Store(tmp_path / "text.sqlite")
+    with sqlite3.connect(tmp_path / "other.sqlite") as db:
+        db.execute("CREATE TABLE mine (x)")
+    with pytest.raises(DataError, match="is a database, but not a store of Equipoise"):
+        Store(tmp_path / "other.sqlite")
+    with pytest.raises(DataError, match="there is no such file"):
+        Store(tmp_path / "none.sqlite", create=False)
+    code, _, error = run_command(capsys, "report", str(tmp_path / "none.sqlite"))
+    assert code == 2
+    assert "there is no such file" in error
+
+
+def test_a_damaged_store_is_told(tmp_path):
+    store = tmp_path / "s.sqlite"
+    finished({**SMALL, "seeds": [0]}, store)
+    content = bytearray(store.read_bytes())
+    content[4096:20000] = b"\xff" * (20000 - 4096)
+    store.write_bytes(content)
+    with pytest.raises(DataError, match="damaged or no store"), Store(store) as kept:
+        kept.table()
+
+
+def test_a_locked_store_is_told(tmp_path, monkeypatch):
+    store = tmp_path / "s.sqlite"
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, timeout, **how: connect(path, timeout=0.1, **how))
+    with Store(store) as kept:
+        other = connect(store, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(DataError, match="locked; another program holds it"):
+            kept.fail({"a": "{}"}, "error")
+        other.close()
+
+
+# ---- the command ----
+
+
+def test_the_command(tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text(
+        'task = "quadratic"\nclients = 4\niterations = 4\nlocal_steps = "divisors"\n'
+        "epsilon = [1.0, inf]\nclip = 1.0\nseeds = [0]\n"
+    )
+    arguments = ("sweep", str(tmp_path / "mine.toml"), "--store", str(tmp_path / "s.sqlite"), "--workers", "1")
+    code, out, _ = run_command(capsys, *arguments)
+    assert code == 0
+    assert "6 of 6 runs are in" in out
+    code, out, _ = run_command(capsys, *arguments, "--json")
+    assert json.loads(out[out.index("{") :])["done"] == 6
+    code, out, _ = run_command(capsys, "sweep", "paper", "--task", "femnist", "--show-grid")
+    (tmp_path / "paper.toml").write_text(out)
+    assert grid(read_grid(tmp_path / "paper.toml")).cells == grid(paper_grid("femnist")).cells
+
+
+# ---- the search ----
+
+
+def test_the_search_finds_what_the_grid_finds(tmp_path):
+    """On a planted landscape: unimodal in log tau, the optimum moves with the noise, trials differ a little."""
+    document = {**SMALL, "iterations": 120, "epsilon": [4.0, 2.0, 1.0, 0.5], "clip": [0.1, 1.0, 10.0], "seeds": [0, 1, 2]}
+    document["algorithm"] = "dp-fedavg"
+    runs = grid(document)
+
+    def planted(settings):
+        best = 8 * (settings.clip_norm / settings.epsilon) ** 0.4
+        wobble = np.random.default_rng(abs(hash((settings.local_steps, settings.seed))) % 2**32).normal()
+        return 0.1 * math.exp(0.25 * math.log(settings.local_steps / best) ** 2 + 0.02 * wobble)
+
+    class Planted:
+        def __init__(self, store):
+            self.store = store
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def table(self, _):
+            return [{"key": key_of(resolved(s)), "test_error": planted(s)} for s in runs.settings]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("equipoise.search.Store", Planted)
+        patch.setattr("equipoise.search.sweep", lambda name, cells, *_: iter(()))
+        *_, (_, found) = search(runs, tmp_path / "s.sqlite")
+    used, of = sum(answer.runs for answer in found), sum(answer.of for answer in found)
+    assert used <= math.ceil(0.15 * of)
+    for answer in found:
+        cell = [c for c in runs.cells if (c[0].epsilon, c[0].clip_norm) == (answer.settings.epsilon, answer.settings.clip_norm)]
+        errors = {c[0].local_steps: [planted(s) for s in c] for c in cell}
+        means = {tau: statistics.mean(values) for tau, values in errors.items()}
+        best = min(means, key=means.get)
+        assert means[answer.local_steps] <= 1.05 * means[best]
+        assert 0 <= answer.probability <= 1
+
+
+def test_a_search_in_a_store(tmp_path, capsys):
+    document = {**SMALL, "iterations": 12, "seeds": [0, 1, 2]}
+    store = tmp_path / "s.sqlite"
+    *_, (progress, found) = search(grid(document), store)
+    assert len(found) == 2 * 3
+    assert len(contents(store)[0]) == sum(answer.runs for answer in found) == progress.done
+    again = contents(store)
+    *_, (_, same) = search(grid(document), store)
+    assert [answer.local_steps for answer in same] == [answer.local_steps for answer in found]
+    assert contents(store) == again
+    Path(tmp_path / "grid.toml").write_text(
+        'name = "small"\ntask = "quadratic"\nclients = 4\nalgorithm = ["dp-fedavg", "dp-scaffnew"]\niterations = 12\n'
+        'local_steps = "divisors"\nepsilon = [2.0, inf]\nclip = [0.1, 1.0]\n'
+    )
+    code, out, _ = run_command(
+        capsys, "sweep", str(tmp_path / "grid.toml"), "--search", "--store", str(store), "--workers", "1"
+    )
+    assert code == 0
+    assert "of the grid's" in out
