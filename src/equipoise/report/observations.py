@@ -1,0 +1,51 @@
+"""The paper's observations as hypotheses, each with a test on the store's own numbers and a verdict that does not overreach.
+
+Differences are taken over common trials. Wherever a best value is compared, it was chosen on the other trials, which makes it
+look worse than it is; so what speaks against a hypothesis must do so with the best in hindsight too. A verdict needs three
+trials and a 95 % interval wholly on one side. What needs data that the store does not hold cannot be told.
+"""
+
+from dataclasses import dataclass
+
+from equipoise.report.claims import Constants, Finding
+from equipoise.report.claims_clip import acts_early, follows, matters
+from equipoise.report.claims_iterations import best_iterations, degrades, falls
+from equipoise.report.claims_local_steps import interior, interior_without_noise, near, rises
+from equipoise.report.evidence import UNKNOWN
+from equipoise.report.optima import laws
+from equipoise.report.study import Study
+
+CLAIMS = (interior, near, interior_without_noise, best_iterations, degrades, rises, falls, matters, acts_early)
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A finding about one task (or a group of them), under one convention, for one algorithm."""
+
+    task: str
+    convention: str
+    algorithm: str
+    finding: Finding
+
+
+def observe(study: Study, constants: Constants | None = None) -> list[Observation]:
+    """Every hypothesis for every case and algorithm of the study; `constants` are mu and L of tasks where they are known."""
+    found = [
+        Observation(case.task, case.convention, algorithm, finding)
+        for case in study.cases
+        for algorithm in case.values("algorithm")
+        for claim in CLAIMS
+        for finding in claim(case, algorithm, constants or {})
+    ]
+    found += [Observation(" + ".join(law.tasks), law.convention, law.algorithm, follows(law)) for law in laws(study)]
+    return sorted(found, key=lambda observation: observation.finding.number)
+
+
+def how_many(observations: list[Observation]) -> str:
+    """What a reader must know about so many tests at once."""
+    told = sum(observation.finding.verdict != UNKNOWN for observation in observations)
+    return (
+        f"{len(observations)} hypotheses were looked at, {told} could be told. Each is tested by itself at the 5 % level: "
+        "with so many, some verdicts will be wrong by chance. With three trials a test over common trials has little power; "
+        f"“{UNKNOWN}” is then the usual answer, and no evidence against a hypothesis."
+    )
