@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -111,8 +111,15 @@ class DataSet:
         code = [sys.modules[make.__module__].__file__, files.__file__, __file__]
         parts = [f"{path.relative_to(self.place).as_posix()} {digest}" for path, digest in _checksums(self.sources).items()]
         parts += [hashlib.sha256(Path(str(file)).read_bytes()).hexdigest() for file in code]
-        parts += [f"{library} {version(library)}" for library in (*self.libraries, "numpy")]
+        parts += [f"{library} {_version(library)}" for library in (*self.libraries, "numpy")]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "none"
 
 
 def data_folder() -> Path:

@@ -9,6 +9,8 @@ from equipoise.plans import Plan
 
 LIBRARY = {".png": "matplotlib", ".svg": "matplotlib", ".html": "plotly"}
 
+PRIVATE = {"plotlyServerURL": "", "modeBarButtonsToRemove": ["sendChartToCloud"], "displaylogo": False}  # nothing is sent
+
 
 def check_picture(path: Path) -> None:
     """Refuse a picture that cannot be drawn, before anything is computed."""
@@ -94,4 +96,4 @@ def _html(series: dict[str, Any], path: Path) -> None:
         yaxis={"title": f"predicted {series['label']} (± 2 s.e.)", "rangemode": "tozero"},
         template="simple_white",
     )
-    path.write_text(figure.to_html(include_plotlyjs=True, full_html=True), encoding="utf-8")
+    path.write_text(figure.to_html(include_plotlyjs=True, full_html=True, config=PRIVATE), encoding="utf-8")

@@ -37,7 +37,14 @@ def minimiser(clients: ConvexClients, x0: Tensor, tolerance: float = 1e-10) -> T
 
 
 def public_model(task: Task) -> Tensor:
-    """The model trained on the task's public pool alone, without noise: it depends on no private record."""
+    """The model trained on the task's public pool alone, without noise: it depends on no private record. Kept with the task."""
+    if "public_model" not in vars(task):
+        vars(task)["public_model"] = _trained(task)
+    model: Tensor = vars(task)["public_model"]
+    return model
+
+
+def _trained(task: Task) -> Tensor:
     if task.pool is None:
         raise InvalidValue(f"task={task.name} has no public records to begin from: give --proxy FILE or --public-records n")
     if isinstance(task.pool, Table):

@@ -31,7 +31,7 @@ def split_records(labels: NDArray[np.int64], clients: int, split: str | None, se
     """
     require(clients >= 1, f"clients={clients} is not a number of clients")
     if clients > len(labels):
-        raise DataError(f"clients={clients} is more than the {len(labels)} training records: every client needs one")
+        raise DataError(f"clients={clients} is more than the {len(labels)} records to deal: every client needs one")
     concentration = parse_split(split)
     rng = stream(seed, "split")
     shuffled = rng.permutation(len(labels))
