@@ -356,6 +356,84 @@ def test_bad_files_are_named_and_leave_nothing(case, place, monkeypatch, tmp_pat
     assert "Traceback" not in said
 
 
+def test_a_pickle_cannot_make_numpy_follow_pointers(place):
+    """An array of objects whose bytes would be taken for addresses; and tuples nested so deep that hashing one would crash."""
+    raw = np.arange(6144, dtype=np.uint8).tobytes()
+
+    class Kind:
+        def __reduce__(self):
+            return np.dtype, ("O8", 0, 1), (3, "|", None, None, None, -1, -1, 0)
+
+    class Images:
+        def __reduce__(self):
+            rebuild = np._core.multiarray._reconstruct
+            return rebuild, (np.ndarray, (0,), b"b"), (1, (2, 3072 // 8), Kind(), False, raw)
+
+    put(place / "cifar10/cifar-10-batches-py/data_batch_1", pickle.dumps({"data": Images(), "labels": [1, 2]}, protocol=3))
+    with pytest.raises(DataError, match="its `data` is not an array of bytes"):
+        CIFAR10.prepared(prepare_cifar10)
+    put(place / "cifar10/cifar-10-batches-py/data_batch_1", b"\x80\x02})" + b"\x85" * 200_000 + b"K\x01s.")
+    with pytest.raises(DataError, match="200,000 tuples"):
+        CIFAR10.prepared(prepare_cifar10)
+
+
+@pytest.mark.parametrize("prefix", ["copy/", "./"])
+def test_no_record_is_read_twice(place, prefix):
+    """A second copy in another folder, or an archive with other paths, beside the unpacked files."""
+    for name, content in BATCHES.items():
+        put(place / "cifar10" / "cifar-10-batches-bin" / f"{name}.bin", content)
+    members = {f"{prefix}cifar-10-batches-bin/{name}.bin": content for name, content in BATCHES.items()}
+    tar_of(place / "cifar10" / "cifar-10-binary.tar.gz", members)
+    for name, content in BATCHES.items():
+        put(place / "cifar10" / "more" / "cifar-10-batches-bin" / f"{name}.bin", content)
+    assert len(CIFAR10.prepared(prepare_cifar10)["train_targets"]) == 20
+
+
+def test_a_damaged_header_is_not_the_end_of_an_archive(place):
+    path = place / "cifar10" / "cifar-10.tar"
+    members = {f"cifar-10-batches-bin/{name}.bin": content for name, content in BATCHES.items()}
+    tar_of(path, members, "w")
+    whole = bytearray(path.read_bytes())
+    second = whole.index(b"cifar-10-batches-bin/data_batch_2.bin")
+    for damaged in (whole[:second], whole[:second] + b"\x07" * 512 + whole[second + 512 :]):
+        path.write_bytes(damaged)
+        with pytest.raises(
+            DataError, match=r"cifar-10.tar is broken or cut short \(after cifar-10-batches-bin/data_batch_1.bin"
+        ):
+            CIFAR10.prepared(prepare_cifar10)
+
+
+def test_records_of_nobody_s_are_not_split_by_owner(place):
+    cifar_archive(place)
+    with pytest.raises(ValueError, match="split=natural: test records come from files that have no training record"):
+        load_task("cifar10-narrow", Options(split="natural"))
+
+
+def test_public_records_leave_private_ones(place):
+    users = {f"f{i}": writer([1, 2], i) for i in range(6)}
+    femnist_files(place, leaf(users), leaf({name: writer([5]) for name in users}))
+    with pytest.raises(ValueError, match="public_records"):
+        load_task("femnist-narrow", Options(split="natural", public_records=12))
+
+
+def test_names_that_cannot_be_printed_are_told_all_the_same(place):
+    femnist_files(place, leaf({"\ud800\x1b[2J": writer([1])}))
+    with pytest.raises(DataError) as told:
+        FEMNIST.prepared(prepare_femnist)
+    assert str(told.value).isprintable()
+    femnist_files(place, json.dumps({"users": ["f1"], "user_data": {"f1": {"x": [[0.0] * 784], "y": [10**400]}}}).encode())
+    with pytest.raises(DataError, match="labels not numbers"):
+        FEMNIST.prepared(prepare_femnist)
+
+
+def test_a_missing_library_is_one_sentence(place, capsys, monkeypatch):
+    put(place / "brain-mri" / "Task04_Hippocampus" / "imagesTr" / "hippocampus_001.nii.gz", b"")
+    monkeypatch.setattr(prepared, "_version", lambda library: "none")
+    code, out, _ = run_command(capsys, "data", "check", "hippocampus")
+    assert code == 1
+    assert "needs nibabel and torch: pip install 'equipoise[mri]'" in out
+
+
 def test_a_link_is_no_file(place):
     (place / "cifar10").mkdir(parents=True)
     with tarfile.open(place / "cifar10" / "cifar-10.tar", "w") as archive:
@@ -415,7 +493,7 @@ def test_prepared_once_and_again_when_sources_change(place, monkeypatch):
     cifar_archive(place, test_batch=binary([7, 7]))
     assert CIFAR10.prepared(counted)["test_targets"].tolist() == [7, 7]
     assert len(calls) == 2
-    monkeypatch.setattr(prepared, "version", lambda library: "another")
+    monkeypatch.setattr(prepared, "_version", lambda library: "another")
     CIFAR10.prepared(counted)
     assert len(calls) == 3
 
@@ -424,9 +502,15 @@ def test_a_damaged_cache_is_made_again(place):
     cifar_archive(place)
     whole = {key: np.array(value) for key, value in CIFAR10.prepared(prepare_cifar10).items()}
     (kept,) = prepared.cache_folder().glob("cifar10-*")
-    (kept / "train_inputs.npy").write_bytes((kept / "train_inputs.npy").read_bytes()[:100])
-    arrays = CIFAR10.prepared(prepare_cifar10)
-    assert all(np.array_equal(whole[key], arrays[key]) for key in whole)
+    inputs, forms, checksums = kept / "train_inputs.npy", kept / "arrays.json", prepared.cache_folder() / "checksums.json"
+    for path, content in (
+        *((inputs, damaged) for damaged in (inputs.read_bytes()[:100], b"", (kept / "test_inputs.npy").read_bytes())),
+        *((file, text) for file in (forms, checksums) for text in (b"{}", b"[]", b"5", b"null", b'{"train_inputs": null}')),
+    ):
+        path.write_bytes(content)
+        arrays = CIFAR10.prepared(prepare_cifar10)
+        assert all(np.array_equal(whole[key], arrays[key]) for key in whole)
+        assert {path.name for path in kept.iterdir()} == {"arrays.json", *(f"{key}.npy" for key in whole)}
     assert [path.name for path in prepared.cache_folder().iterdir() if path.name.startswith(".")] == []
 
 
@@ -555,6 +639,15 @@ def test_fetch_and_resume(served):
     assert len(data_set.prepared(prepare_cifar10)["train_targets"]) == 20
     fetch(data_set)
     assert len(handler.asked) == 2  # nothing was asked for again
+
+
+@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"])
+def test_fetch_from_a_server_that_talks_nonsense(served, answer):
+    handler, data_set = served
+    handler.do_GET = lambda self: self.wfile.write(answer)
+    with pytest.raises(DataError, match="did not answer as it should"):
+        fetch(data_set)
+    assert "cifar-10-binary.tar.gz" not in names(data_set)
 
 
 def test_fetch_from_a_server_that_cannot_resume(served):

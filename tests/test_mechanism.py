@@ -128,3 +128,11 @@ def test_tiny_noise_is_still_noise(tiny):
     release = GaussianMechanism(tiny, tiny).release(torch.zeros(3, 4, dtype=torch.float64), SecretNoise(), 1)
     assert (release != 0).all()
     assert GaussianMechanism(1e300, 1e300).clip_norm == 1e300
+
+
+@pytest.mark.parametrize("d", [5_000, 44_318, 1_000_000])
+def test_clip_bounds_long_vectors_of_equal_entries(d):
+    """The sum of many equal squares is where rounding errors of a norm add up; fsum makes none."""
+    for value in (0.1, 0.3, 1 / 3):
+        clipped = clip(torch.full((d,), value, dtype=torch.float64), 1.0)
+        assert math.fsum(x * x for x in clipped.tolist()) <= 1.0

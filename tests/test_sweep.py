@@ -161,6 +161,13 @@ def test_only_like_runs_are_stacked():
         )
 
 
+def test_runs_of_a_row_share_their_noise():
+    run = resolved(Settings.of(task="quadratic", clients=4, iterations=4, epsilon=2.0, clip_norm=1.0, simulate_noise_seed=5))
+    other = run.model_copy(update={"simulate_noise_seed": 6})
+    with pytest.raises(InvalidValue, match="one simulate_noise_seed"):
+        train_together([task_of("quadratic", Options.of(run))], [[run, other]], 5)
+
+
 # ---- the store ----
 
 

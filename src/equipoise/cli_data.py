@@ -1,5 +1,6 @@
 """The commands `equipoise data ...`."""
 
+import sys
 from json import dumps
 from typing import Annotated
 
@@ -55,6 +56,8 @@ def _tell_stock(names: list[str], read: bool, json: bool) -> None:
         print(dumps([stock._asdict() for stock in stocks], indent=2))
     else:
         Console(soft_wrap=True, highlight=False, markup=False).print(stock_lines(stocks))
+    if any(stock.state.startswith("unreadable") for stock in stocks):
+        sys.exit(1)
 
 
 @data.command(name="bounds")

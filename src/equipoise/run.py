@@ -151,6 +151,7 @@ class Settings(Common):
         check_record_unit(self)
         clip = math.inf if self.clip_norm is None else self.clip_norm
         require(clip > 0, f"clip={clip} is not > 0")
+        require(clip >= 1e-30, f"clip={clip} is below 1e-30, where single precision cannot hold a norm")
         require(
             self.epsilon == math.inf or clip < math.inf or self.by_stability,
             f"epsilon={self.epsilon} with {'no clip' if self.clip_norm is None else 'clip=inf'}: an unclipped update has no "

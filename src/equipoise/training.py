@@ -58,6 +58,10 @@ def train_together(tasks: Sequence[Task], runs: Sequence[Sequence[Run]], points:
     accounts = [[account_of(run, task, schedule) for run in row] for task, row in zip(tasks, runs, strict=True)]
     seeds = [run.simulate_noise_seed for row in runs for run in row]
     require(None not in seeds, "runs that are trained together are simulations: give simulate_noise_seed")
+    require(
+        all(run.simulate_noise_seed == row[0].simulate_noise_seed for row in runs for run in row),
+        "runs of a row have one simulate_noise_seed: they share their noise",
+    )
     noises = [SimulatedNoise(row[0].simulate_noise_seed or 0) for row in runs]
     noise = noises[0] if len(seeds) == 1 else SimulatedNoises(noises)
     performed = perform(tasks, runs, accounts, schedule, noise, points=points)

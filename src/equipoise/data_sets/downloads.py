@@ -1,6 +1,7 @@
 """Fetching data sets from their official addresses: resumed where it stopped, checked, and never left half done."""
 
 import hashlib
+import http.client
 import os
 import urllib.error
 import urllib.request
@@ -45,6 +46,8 @@ def _fetch(download: Download, folder: Path, watch: Watch) -> Path:
         raise DataError(f"{download.url} answered {error.code} {error.reason}: try again later, or get it by hand") from None
     except urllib.error.URLError as error:
         raise DataError(f"{download.url} cannot be reached: {error.reason}") from None
+    except (http.client.HTTPException, ValueError) as error:
+        raise DataError(f"{download.url} did not answer as it should: {type(error).__name__}: {error}") from None
     except OSError as error:
         there = part.stat().st_size if part.exists() else 0
         said = error.strerror or error

@@ -8,20 +8,28 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import pickle
+import pickletools
 import re
+import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 from equipoise.errors import DataError
 
 SWELLING = 300  # an archive may hold this many times its own size (LEAF's JSON: 30) ...
+MOST_TUPLES = 100  # in a pickle
 SLACK = 2**28  # ... and so many bytes more
-BROKEN = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, OSError, RuntimeError, ValueError)
+BROKEN = (
+    *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError),
+    *(OSError, RuntimeError, ValueError, LookupError, OverflowError),
+)
 READERS: dict[bytes, Callable[[BinaryIO], Any]] = {
     b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),
     b"BZh": bz2.BZ2File,
@@ -44,7 +52,7 @@ def is_archive(path: Path) -> bool:
 
 def sources(folder: Path, wanted: re.Pattern[str], archives: re.Pattern[str]) -> list[Path]:
     """The plain files in `folder` whose path `wanted` matches, then the archives whose name `archives` matches."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    paths = sorted(Path(root) / name for root, _, names in os.walk(folder, followlinks=True) for name in names)
     plain = [path for path in paths if not is_archive(path) and wanted.search(path.relative_to(folder).as_posix())]
     return plain + [path for path in paths if is_archive(path) and archives.search(path.name)]
 
@@ -116,7 +124,7 @@ def _of_tar(path: Path) -> Iterator[Member]:
         raw.seek(0)
         reader = next((reader for magic, reader in READERS.items() if start.startswith(magic)), None)
         stream: Any = _Counted(reader(raw) if reader else raw, path)
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
+        with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Strict) as archive:
             for member in archive:
                 if member.isdir():
                     continue
@@ -127,6 +135,19 @@ def _of_tar(path: Path) -> Iterator[Member]:
                     return file.read()
 
                 yield member.name, member.size, read if member.isreg() and not member.issparse() else None
+
+
+class _Strict(tarfile.TarInfo):
+    """A header that does not take a damaged one, or a missing end, for the end of the archive."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Strict":
+        try:
+            return super().frombuf(buf, encoding, errors)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the end, as it should be
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error) or "it ends without an end") from None
 
 
 class _Counted(io.RawIOBase):
@@ -147,16 +168,22 @@ def _check_swelling(path: Path, size: int) -> None:
         raise DataError(f"{path} swells to more than {SWELLING} times its size: that is no data set, and it is not read on")
 
 
-def unpickled(content: bytes, place: str, allowed: frozenset[tuple[str, str]] = frozenset()) -> Any:
-    """What a pickle holds, if it is made of plain values and of `allowed` names (module, name) only: no code of it runs."""
+def unpickled(content: bytes, place: str, stand_ins: Mapping[tuple[str, str], Any] = MappingProxyType({})) -> Any:
+    """What a pickle of plain values holds. Where it names (module, name), the stand-in is used: no code of others ever runs.
+
+    Stand-ins are ours to the last: numpy's own ways to rebuild an array would follow pointers that a pickle made up.
+    """
 
     class Restricted(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
-            if (module, name) not in allowed:
+            if (module, name) not in stand_ins:
                 raise DataError(f"{place} asks for {module}.{name}: a data file has no business with it, nothing of it was run")
-            return super().find_class(module, name)
+            return stand_ins[module, name]
 
     try:
+        tuples = sum(opcode.name.startswith("TUPLE") for opcode, _, _ in pickletools.genops(content))
+        if tuples > MOST_TUPLES:
+            raise DataError(f"{place} has {tuples:,} tuples: no data file has so many, and nested ones could crash the reader")
         return Restricted(io.BytesIO(content), encoding="latin1").load()
     except DataError:
         raise

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.data_sets import files
 from equipoise.data_sets.files import File, read_files, sources
 from equipoise.errors import DataError
 
@@ -50,7 +48,7 @@ class DataSet:
     most        bytes: no file of it is larger
     records     train and test records of the whole set, as the paper uses it
     table_1     clients and records per client, as the paper's Table 1 has them
-    libraries   packages whose version decides what is made of it
+    libraries   packages whose version decides what is made of it; extra: where Equipoise's own extras have them
     """
 
     name: str
@@ -64,6 +62,7 @@ class DataSet:
     downloads: tuple[Download, ...] = ()
     archives: str = ""
     libraries: tuple[str, ...] = ()
+    extra: str = ""
 
     @property
     def place(self) -> Path:
@@ -95,6 +94,8 @@ class DataSet:
         """What `make` makes of the files: from the cache, or made now and put there."""
         if not self.sources:
             raise DataError(self.missing)
+        if lacking := [library for library in self.libraries if _version(library) == "none"]:
+            raise DataError(f"task={self.name} needs {' and '.join(lacking)}: pip install 'equipoise[{self.extra}]'")
         place = cache_folder() / f"{self.name}-{self._key(make)}"
         if (arrays := _load(place)) is None:
             made = make(self.files())
@@ -108,11 +109,11 @@ class DataSet:
 
     def _key(self, make: Callable[..., Any]) -> str:
         """Of the files' contents, the code that reads them, and the libraries it uses."""
-        code = [sys.modules[make.__module__].__file__, files.__file__, __file__]
+        code = sorted(file for room in ("data_sets", "tasks") for file in (Path(__file__).parent.parent / room).glob("*.py"))
         parts = [f"{path.relative_to(self.place).as_posix()} {digest}" for path, digest in _checksums(self.sources).items()]
-        parts += [hashlib.sha256(Path(str(file)).read_bytes()).hexdigest() for file in code]
+        parts += [make.__qualname__, *(hashlib.sha256(file.read_bytes()).hexdigest() for file in code)]
         parts += [f"{library} {_version(library)}" for library in (*self.libraries, "numpy")]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+        return hashlib.sha256("\n".join(parts).encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _version(library: str) -> str:
@@ -135,10 +136,15 @@ def cache_folder() -> Path:
 def _load(place: Path) -> Arrays | None:
     """The arrays kept in `place`, mapped into memory; None if there are none, or if they are damaged."""
     try:
-        names = json.loads((place / "arrays.json").read_text())
-        return {name: np.load(place / f"{name}.npy", mmap_mode="c") for name in names}
-    except (OSError, ValueError, EOFError):
+        forms = json.loads((place / "arrays.json").read_text())
+        arrays = {name: np.load(place / f"{name}.npy", mmap_mode="c") for name in forms}
+        return arrays if arrays and _forms(arrays) == forms else None
+    except Exception:  # whatever damage does: it is made again
         return None
+
+
+def _forms(arrays: Arrays) -> dict[str, Any]:
+    return {name: [list(array.shape), str(array.dtype)] for name, array in arrays.items()}
 
 
 def _keep(arrays: Arrays, place: Path) -> None:
@@ -148,9 +154,10 @@ def _keep(arrays: Arrays, place: Path) -> None:
         try:
             for name, array in arrays.items():
                 _write(beside / f"{name}.npy", partial(np.save, arr=array))
-            _write(beside / "arrays.json", lambda file: file.write(json.dumps(list(arrays)).encode()))
+            _write(beside / "arrays.json", lambda file: file.write(json.dumps(_forms(arrays)).encode()))
             if place.exists() and _load(place) is None:
-                place.rename(beside / "damaged")
+                place.rename(away := Path(tempfile.mkdtemp(prefix=".damaged-", dir=place.parent)))
+                shutil.rmtree(away, ignore_errors=True)
             place.exists() or beside.rename(place)
         except OSError:
             if _load(place) is None:  # not because another process was faster
@@ -175,12 +182,13 @@ def _checksums(paths: list[Path]) -> dict[Path, str]:
     memory = cache_folder() / "checksums.json"
     try:
         known = json.loads(memory.read_text())
-    except (OSError, ValueError):
+        known = {key: value for key, value in known.items() if isinstance(value, str)}
+    except (OSError, ValueError, AttributeError, RecursionError):
         known = {}
     found, new = {}, {}
     for path in paths:
         stat = path.stat()
-        key = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}"
+        key = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
         if key not in known:
             with path.open("rb") as file:
                 new[key] = hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,7 +10,7 @@ from torch import Tensor
 from equipoise.errors import require
 from equipoise.privacy.noise import NoiseSource
 
-_SMALLEST = torch.finfo(torch.float64).tiny
+_SMALLEST, _EPS = torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).eps
 _ORDINARY = 1e15  # lengths below this, and thresholds above its inverse, are far from what float32 cannot hold
 
 
@@ -76,7 +76,7 @@ def clip(update: Tensor, clip_norm: float | Tensor) -> Tensor:
     less what rounding can add, and half precision is widened to float32.
     """
     wide = torch.promote_types(update.dtype, torch.float32)
-    threshold = clip_norm * (1 - torch.finfo(wide).eps * (8 + math.log2(update.shape[-1])))
+    threshold = clip_norm * (1 - torch.finfo(wide).eps * (8 + math.log2(update.shape[-1])) - _EPS * update.shape[-1])
     length = torch.linalg.vector_norm(update, dim=-1, keepdim=True, dtype=torch.float64)
     if bool((length < _ORDINARY).all()) and bool((_double(threshold) > 1 / _ORDINARY).all()):
         factor: Tensor = (threshold / length).clamp(max=1.0).to(wide)

@@ -175,7 +175,7 @@ def _weights(squares: Tensor, clip_norm: float, dimension: int, dtype: torch.dty
     """Which examples count, and min(1, C / norm) for these. One that is not finite does not (its weight is 0 or nan), nor one
     whose weight is too small for the type to hold with precision."""
     info = torch.finfo(dtype)
-    threshold = clip_norm * (1 - info.eps * (8 + math.log2(dimension)))
+    threshold = clip_norm * (1 - info.eps * (8 + math.log2(dimension)) - torch.finfo(torch.float64).eps * dimension)
     weights = (threshold / squares.sqrt()).clamp(max=1.0)
     rows = (weights >= info.tiny).nonzero().squeeze(1)
     return rows, weights[rows].to(dtype)

@@ -27,7 +27,7 @@ CLASSES, SHAPE, PIXELS = 10, (3, 32, 32), 3072
 CIFAR10 = DataSet(
     name="cifar10",
     folder="cifar10",
-    wanted=r"(?:^|/)cifar-10-batches-(?:py|bin)/(?:data_batch_\d+|test_batch)(?:\.bin)?",
+    wanted=r"(?<![^/])cifar-10-batches-(?:py|bin)/(?:data_batch_\d+|test_batch)(?:\.bin)?",
     archives="cifar",
     most=2**29,
     records=(50_000, 10_000),
@@ -40,14 +40,24 @@ CIFAR10 = DataSet(
         ),
     ),
 )
-NUMPY = frozenset(
-    {  # what a pickled array is made of
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "_reconstruct"),
-    }
-)
+
+
+class _Array:
+    """Stands for a pickled numpy array, or its type: it keeps what it is told, and does nothing."""
+
+    def __init__(self, *told: Any) -> None:
+        self.told, self.state = told, ()
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+NUMPY = {
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Array,
+    ("numpy.core.multiarray", "_reconstruct"): _Array,
+    ("numpy._core.multiarray", "_reconstruct"): _Array,
+}
 
 
 def cifar10(options: Options, widths: tuple[int, int, int] = (32, 64, 512), name: str = "cifar10") -> Task:
@@ -96,12 +106,31 @@ def _of_binary(content: bytes, place: str) -> tuple[NDArray[np.uint8], NDArray[n
 
 def _of_pickle(content: bytes, place: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     batch = unpickled(content, place, NUMPY)
-    images, labels = (batch.get("data"), batch.get("labels")) if isinstance(batch, dict) else (None, None)
-    if not isinstance(images, np.ndarray) or images.dtype != np.uint8 or images.shape[1:] != (PIXELS,) or not len(images):
+    pickled, labels = (batch.get("data"), batch.get("labels")) if isinstance(batch, dict) else (None, None)
+    images = _bytes_of(pickled)
+    if images is None:
         raise DataError(f"{place}: its `data` is not an array of bytes [records, {PIXELS:,}]")
     if not isinstance(labels, list) or len(labels) != len(images) or not all(type(label) is int for label in labels):
         raise DataError(f"{place}: its `labels` are not one whole number for each of its {len(images):,} images")
     return images, _labels(np.array(labels), place)
+
+
+def _bytes_of(pickled: Any) -> NDArray[np.uint8] | None:
+    """The images [records, 3072] of a pickled array, if it is one of bytes, row by row."""
+    state = pickled.state if isinstance(pickled, _Array) else ()
+    if not isinstance(state, tuple) or len(state) != 5:
+        return None
+    _, shape, kind, by_columns, content = state
+    if (
+        not isinstance(kind, _Array)
+        or kind.told[:1] not in (("u1",), ("uint8",))
+        or (by_columns is not False and by_columns != 0)
+    ):
+        return None
+    raw = content.encode("latin1") if isinstance(content, str) else content
+    if not isinstance(raw, bytes) or not raw or shape != (len(raw) // PIXELS, PIXELS) or len(raw) % PIXELS:
+        return None
+    return np.frombuffer(raw, dtype=np.uint8).reshape(-1, PIXELS)
 
 
 def _labels(labels: NDArray[Any], place: str) -> NDArray[np.int64]:

@@ -44,6 +44,7 @@ FED_IXI = DataSet(
         "DATASET_URL in https://github.com/owkin/FLamby/blob/main/flamby/datasets/fed_ixi/common.py"
     ),
     libraries=("nibabel", "torch"),
+    extra="mri",
 )
 HIPPOCAMPUS = DataSet(
     name="hippocampus",
@@ -55,6 +56,7 @@ HIPPOCAMPUS = DataSet(
     licence="CC BY-SA 4.0; cite Antonelli et al., The Medical Segmentation Decathlon, Nature Communications 13, 2022",
     how="put Task04_Hippocampus.tar there as it is, from https://msd-for-monai.s3-us-west-2.amazonaws.com/Task04_Hippocampus.tar",
     libraries=("nibabel", "torch"),
+    extra="mri",
 )
 HOSPITALS = ("Guys", "HH", "IOP")
 

@@ -136,6 +136,9 @@ def _clients_of_owners(
     owners = np.unique(train)
     number = clients if options.clients is None else options.clients
     require(1 <= number <= len(owners), f"clients={number} with split=natural: there are {len(owners)} {owner}s to deal")
+    strangers = np.setdiff1d(test, owners)
+    require(not len(strangers), f"split=natural: test records come from {owner}s that have no training record")
+    require(options.public_records <= len(train) // 2, "public_records is more than half of all records: too few are left")
     order = np.arange(len(owners)) if number == len(owners) else stream(options.seed, "owners").permutation(len(owners))
     client = np.empty(len(owners), dtype=np.int64)
     for i, part in enumerate(np.array_split(order, number)):

@@ -26,7 +26,7 @@ CLASSES, SIZE = 62, 28
 FEMNIST = DataSet(
     name="femnist",
     folder="femnist",
-    wanted=r"(?:^|/)data/(?:train|test)/[^/]+\.json",
+    wanted=r"(?<![^/])data/(?:train|test)/[^/]+\.json",
     most=2**33,
     records=(36_774, 4_104),
     table_1="6 clients: 6,129 ± 1,915 train, 684 ± 213 test",
@@ -77,7 +77,7 @@ def _pictures(records: Any, place: str) -> tuple[Any, Any]:
     try:
         pictures = np.array(x, dtype=np.float32)
         labels = np.array(y, dtype=np.float64)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise DataError(
             f"{place}: its pictures are not all lists of {SIZE * SIZE} numbers, or its labels not numbers"
         ) from None

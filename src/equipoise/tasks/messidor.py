@@ -54,6 +54,7 @@ MESSIDOR = DataSet(
     how="ask for Base11.zip to Base34.zip and the twelve sheets Annotation_Base*.xls at "
     "https://www.adcis.net/en/third-party/messidor/ and put them there as they are",
     libraries=("pillow", "xlrd"),
+    extra="images",
 )
 DEEPDRID = DataSet(
     name="deepdrid",
@@ -67,6 +68,7 @@ DEEPDRID = DataSet(
     licence="CC BY-SA 4.0; cite Liu et al. 2022, doi 10.1016/j.patter.2022.100512",
     how="put regular_fundus_images/ of https://github.com/deepdrdoc/DeepDRiD there, or an archive of it",
     libraries=("pillow",),
+    extra="images",
 )
 
 

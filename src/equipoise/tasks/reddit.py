@@ -28,7 +28,7 @@ LENGTH, PAD, UNKNOWN = 10, 0, 1
 REDDIT = DataSet(
     name="reddit",
     folder="reddit",
-    wanted=r"(?:^|/)(?:data/(?:train|test)/[^/]+\.json|vocab/reddit_vocab\.pck)",
+    wanted=r"(?<![^/])(?:data/(?:train|test)/[^/]+\.json|vocab/reddit_vocab\.pck)",
     most=2**33,
     records=(86_250, 35_421),
     table_1="3 clients: 28,750 ± 0 train, 11,807 ± 0 test",
@@ -99,7 +99,7 @@ def prepare(files: Iterator[File]) -> Arrays:
     check_same_users(users["train"], users["test"], "user")
     arrays: Arrays = {"vocabulary": np.array([size])}
     for part, of_part in users.items():
-        sequences = [(number, *pair) for number, user in enumerate(of_part) for pair in of_part[user]]
+        sequences = [(number, *pair) for number, user in enumerate(sorted(of_part)) for pair in of_part[user]]
         owners, inputs, targets = zip(*sequences, strict=True)
         tokens, words = (
             np.array([[vocabulary.get(token, UNKNOWN) for token in row] for row in rows]) for rows in (inputs, targets)
