@@ -1,10 +1,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test planted-bugs crash-test bench-planner bench-records bench-per-example bench-tasks bench-stacking install lint clean
+.PHONY: run study test planted-bugs crash-test bench-planner bench-records bench-per-example bench-tasks bench-stacking install lint clean
 
 run: install  ## the main job: both algorithms, private and not, on embedded data
 	$(BIN)/python examples/compare.py
+
+study: install  ## plan, sweep and report on embedded data, into study/
+	$(BIN)/python examples/study.py
 
 test: install lint  ## lint, types, tests
 	$(BIN)/python -m pytest
