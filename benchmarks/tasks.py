@@ -26,7 +26,7 @@ RUNS = {
     "cifar10": {"iterations": 1000, "local_steps": 20, "eta": 0.1},
     "reddit": {"iterations": 160, "local_steps": 20, "eta": 5.0},
     "hippocampus": {"iterations": 100, "local_steps": 10, "eta": 0.1},
-    "deepdrid": {"iterations": 100, "local_steps": 10, "eta": 0.01},
+    "deepdrid": {"iterations": 100, "local_steps": 10, "eta": 0.03},
 }
 
 

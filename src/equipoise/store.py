@@ -4,7 +4,6 @@ Several processes may write at once (write-ahead log). A run and its curve go in
 never computed again.
 """
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -130,11 +129,11 @@ class Store:
     def _add(self, sweep: str, key: str, result: Result, seconds: float) -> None:
         inside = {diagnosis.round: diagnosis for diagnosis in result.per_round or []}
         last = inside.get(result.curve[-1].round) if result.curve else None
-        document = result.model_dump(mode="json", exclude={"curve", "per_round"})
+        document = result.model_dump_json(exclude={"curve", "per_round"})
         values = (
             *(key, sweep, result.task, result.algorithm, result.unit, result.epsilon, result.epsilon_spent, result.clip_norm),
             *(result.iterations, result.local_steps, result.rounds, result.seed, _finite(result.test_error)),
-            *(last and _finite(last.train_error), result.failed, seconds, json.dumps(document)),
+            *(last and _finite(last.train_error), result.failed, seconds, document),
         )
         added = self._db.execute(f"INSERT OR IGNORE INTO runs VALUES ({', '.join('?' * len(values))})", values)
         if added.rowcount:

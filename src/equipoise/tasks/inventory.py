@@ -43,14 +43,15 @@ def data_set(name: str) -> tuple[DataSet, Callable[[Iterator[File]], Arrays]]:
 def take_stock(name: str, read: bool = False) -> Stock:
     """What is here of a data set; with `read` all of it is read, and kept prepared."""
     found, make = data_set(name)
-    train, test, said = None, None, None
+    train, test, repeats, said = None, None, 0, None
     try:
         arrays: dict[str, Any] | None = found.prepared(make) if read else found.kept(make)
         if arrays is not None:
             train, test = len(arrays["train_targets"]), len(arrays["test_targets"])
+            repeats = int(arrays["left_out"].sum()) if "left_out" in arrays else 0
     except DataError as error:
         said = str(error)
-    complete = train is not None and test is not None and train >= found.records[0] and test >= found.records[1]
+    complete = train is not None and test is not None and train + test + repeats >= sum(found.records)
     if not found.sources:
         state = "not there"
     elif said:
