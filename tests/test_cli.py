@@ -104,7 +104,7 @@ def test_a_failed_simulation_exits_with_1(equipoise):
         ("--epsilon 1 --clip 1 --iterations 64 --local-steps 5", "the nearest divisors are 4 and 8"),
         ("--epsilon 1 --clip 1 --iterations 1000000007 --local-steps 7", "iterations=1000000007 is more than 100000000"),
         ("--epsilon 1 --clip 1 --seed 99999999999999999999", "seed=99999999999999999999 is not between 0 and 2^63 - 1"),
-        ("--epsilon 1 --clip 1 --clients 400", "clients=400 is more than the 379 training records"),
+        ("--epsilon 1 --clip 1 --clients 400", "clients=400 is more than the 379 records to deal"),
         ("--epsilon 1 --clip 1 --clients 1 --trust secure-aggregation", "leaves nobody whose noise protects"),
         ("--epsilon 1 --clip 1 --colluding 20 --trust secure-aggregation", "clients=20 less colluding=20"),
         ("--epsilon 1 --clip 1 --colluding 2", "colluding=2 has no meaning under trust=local"),

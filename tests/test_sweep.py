@@ -152,13 +152,9 @@ def test_only_like_runs_are_stacked():
     assert {(len(stack), len(stack[0])) for stack in stacks} == {(2, 3)}
     several = {**SMALL, "unit": "record", "task": "breast-cancer", "sampling_rate": 0.5, "epsilon": 2.0, "clip": 1.0}
     assert {(len(stack), len(stack[0])) for stack in stacks_of(grid(several).cells)} == {(1, 1)}
-    runs = [[resolved(one) for one in cell] for cell in grid(SMALL).cells[:2]]
+    one, other = (resolved(cell[0]) for cell in grid(SMALL).cells[:2])
     with pytest.raises(InvalidValue, match="may differ in seed, budget and clip only"):
-        train_together(
-            [task_of("quadratic", Options.of(run)) for run in (runs[0][0], runs[0][1])],
-            [[r[0], r[1].model_copy(update={"eta": 0.5})] for r in runs],
-            5,
-        )
+        train_together([task_of("quadratic", Options.of(one))], [[one, other.model_copy(update={"eta": 0.5})]], 5)
 
 
 def test_runs_of_a_row_share_their_noise():
