@@ -85,12 +85,12 @@ def network(epsilon: float, method: str) -> dict:
             "public only": [result.public_only["test_error"]],
             "constant": [task.constant_error],
         }
-    record = {"unit": "record", "sampling_rate": 0.03, "eta": 1.0 if epsilon <= 1 else 2.0}
+    record = {"unit": "record", "sampling_rate": 0.03, "eta": min(2.0, 0.6 * epsilon)}
     client = {"unit": "client", "local_steps": 200, "eta": 0.1}
     how = {**NETWORK, **(record if method == "gradient" else client)}
     found = {"plan": {"rounds": how["iterations"] // how["local_steps"], "local_steps": how["local_steps"], "clip_norm": 1.0}}
     for label, warm in ((method, False), *((("warm start", True),) if method == "gradient" else ())):
-        how["eta"] = 0.25 * record["eta"] if warm else how["eta"]
+        how["eta"] = record["eta"] / 10 if warm else how["eta"]  # less noise is better where less is to be learnt
         runs = [
             train(task=task, epsilon=epsilon, simulate_noise_seed=seed, warm_start=warm, **how)
             for seed in range(SEEDS["femnist"])
