@@ -20,7 +20,7 @@ GRID = """
 name = "crash"
 task = "breast-cancer"
 algorithm = ["dp-fedavg", "dp-scaffnew"]
-iterations = 240
+iterations = 1440
 local_steps = "divisors"
 epsilon = [3.3, 2.0, 1.0, 0.5, inf]
 clip = [0.1, 1.0, 10.0]
@@ -83,11 +83,12 @@ def main() -> None:
         store, before, finished_early = folder / "killed.sqlite", set(), 0
         for kill in range(arguments.kills):
             process = started(folder, "killed.sqlite")
-            time.sleep(chance.uniform(0.2, 1.0) * (8 if kill % 2 else max(8, seconds / 6)))
+            time.sleep(chance.uniform(0.3, 0.8) * seconds)  # the first third is getting ready
             computing = workers_of(process)
             whom = "the sweep" if kill % 2 or not computing else "a worker"
             if process.poll() is not None:
                 finished_early += 1
+                continue
             os.kill(process.pid if whom == "the sweep" else chance.choice(computing), signal.SIGKILL)
             if whom == "a worker":
                 time.sleep(chance.uniform(0.5, 3.0))
