@@ -32,7 +32,7 @@ ALLOWED = {
     "plans_without_data": {"plans", "planning", "privacy", "tasks.task"},
     "plans_for_records": {"plans", "planning", "privacy", "run", "tasks"},
     "planner": {"plans", "plans_for_records", "plans_without_data", "planning", "privacy", "run", "tasks"},
-    "shown": {"plans", "result"},
+    "shown": {"plans", "result", "run"},
     "training": {"accounts", "fleets", "performance", "privacy", "result", "run", "tasks"},
     "planning": {"planning", "privacy", "algorithms", "tasks", "fleets"},
     "performance": {"accounts", "algorithms", "fleets", "privacy", "result", "run", "tasks"},
@@ -59,7 +59,7 @@ ALLOWED = {
     "__init__": {"planner", "plans", "privacy", "result", "run", "saved", "tasks", "training"},
 }
 TORCH_FREE = """errors seeds rules run result saved statement plans plans_without_data shown store grids search
-report.curve report.trade_off
+report.curve report.trade_off report.study report.reading report.optima report.evidence report.observations report.page
 planning.closed_forms planning.answers privacy.accounting privacy.budget privacy.noise
 privacy.sampled privacy.stability""".split()
 

@@ -163,11 +163,11 @@ def test_means_and_optima_are_those_computed_by_hand(tmp_path):
     assert optimum(next(iter(curves(study.cases[0]).values()))).best.mean == pytest.approx(0.22)
 
 
-def test_ties_prefer_fewer_steps_and_one_trial_knows_only_ties(tmp_path):
+def test_ties_prefer_fewer_steps_and_one_trial_excludes_nothing(tmp_path):
     study = study_of(tmp_path, [result(error, tau=tau) for tau, error in ((1, 0.3), (2, 0.1), (4, 0.1), (8, 0.1001))])
     (cells,) = curves(study.cases[0]).values()
     assert optimum(cells).best.local_steps == 2
-    assert optimum(cells).plausible == (2, 4)
+    assert optimum(cells).plausible == (1, 2, 4, 8)
     assert math.isnan(optimum(cells).best.std)
 
 
@@ -249,13 +249,13 @@ def test_near_the_non_private_error(tmp_path, cost, verdict):
 
 
 def test_scaffnew_without_noise_beside_theory(tmp_path):
-    study = study_of(tmp_path, sweep(bowl(4), epsilon=math.inf, algorithm="dp-scaffnew"))
-    (found,) = [o.finding for o in observe(study, {"toy": (1.0, 16.0)}) if o.finding.number == "3"]
+    common = {"epsilon": math.inf, "algorithm": "dp-scaffnew"}
+    study = study_of(tmp_path, [*sweep(bowl(4), mu=1.0, L=16.0, **common), *sweep(bowl(4), task="other", **common)])
+    found, unknown = [o.finding for o in observe(study) if o.finding.number == "3"]
     assert found.verdict == HOLDS
     assert "best τ = 4" in found.effect
     assert "√(L/μ) = 4" in found.effect
-    (unknown,) = [o.finding for o in observe(study) if o.finding.number == "3"]
-    assert "not known here" in unknown.effect
+    assert "not known" in unknown.effect
     assert study.cases[0].convention == "non-private"
 
 
@@ -281,8 +281,77 @@ def test_local_steps_stay_at_their_best_along_iterations(tmp_path):
     results = [*sweep(bowl(4), T=16), *sweep(bowl(8), T=32, taus=(4, 8)), *sweep(bowl(8), T=64, taus=(4,))]
     case = study_of(tmp_path, results).cases[0]
     assert reference_iterations(case) == 16
-    cells, rule = along_iterations(case, "dp-fedavg", 1.0, 1.0)
-    assert ([cell.iterations for cell in cells], rule) == ([16, 32, 64], "τ = 4")
+    found, rule = along_iterations(case)
+    assert [(cell.iterations, cell.local_steps) for cell in found["dp-fedavg", 1.0, 1.0]] == [(16, 4), (32, 4), (64, 4)]
+    assert rule == "τ fixed at the best of each budget"
+
+
+def test_one_rule_for_local_steps_along_iterations(tmp_path):
+    """At the second budget the best tau was run at one T only: then all budgets have the best tau of every T."""
+    results = [one for T in (16, 32, 64) for one in sweep(bowl(4), T=T, taus=(4, 8))]
+    results += [
+        one for T, taus in ((16, (1, 2)), (32, (4,)), (64, (4,))) for one in sweep(bowl(1), T=T, taus=taus, epsilon=2.0)
+    ]
+    found, rule = along_iterations(study_of(tmp_path, results).cases[0])
+    assert rule == "τ at its best for every T"
+    assert [cell.local_steps for cell in found["dp-fedavg", 2.0, 1.0]] == [1, 4, 4]
+
+
+def test_noise_free_runs_count_at_every_number_of_iterations(tmp_path):
+    results = sweep(bowl(4), T=16)
+    for T in (4, 16, 64):
+        results += sweep(lambda _, seed, T=T: 0.1 + 0.01 * seed + 0.04 * (T == 64), epsilon=math.inf, T=T, taus=(4,))
+    study = study_of(tmp_path, results)
+    assert verdicts(study, "5", algorithm="dp-fedavg") == {FAILS}
+    write_report(tmp_path / "store.sqlite", tmp_path / "out")
+    assert (tmp_path / "out/figures/toy-exact-iterations.png").exists()
+
+
+def test_an_end_that_diverged_refutes_nothing(tmp_path):
+    """The error falls up to tau = 8, and tau = 16 diverges: 8 may well be an optimum in between."""
+    falling = lambda tau, seed: 0.4 - 0.05 * math.log2(tau) + 0.01 * seed + 0.001 * ((tau + seed) % 3)  # noqa: E731
+    lost = [result(math.nan, tau=16, seed=seed) for seed in (0, 1, 2)]
+    study = study_of(tmp_path, [*sweep(falling, taus=(1, 2, 4, 8)), *lost])
+    assert verdicts(study, "1") == {UNKNOWN}
+    (found,) = [o.finding for o in observe(study) if o.finding.number == "1"]
+    assert "diverged" in found.effect
+
+
+def test_one_trial_makes_no_verdict_about_optima(tmp_path):
+    results = [
+        one
+        for epsilon, best in zip((0.5, 1.0, 2.0, 3.3), (16, 8, 4, 2), strict=True)
+        for clip in (1, 4, 16, 64)
+        for one in sweep(bowl(best), epsilon=epsilon, clip=clip, seeds=(0,), T=64, taus=(1, *STEPS[1:], 32, 64))
+    ]
+    study = study_of(tmp_path, results)
+    assert verdicts(study, "6a") == verdicts(study, "7a") == {UNKNOWN}
+
+
+def test_a_choice_that_was_unlucky_refutes_nothing_about_clips(tmp_path):
+    """At C = 10 two tau have the same mean, each good where the other is chosen: in hindsight both clips are alike."""
+    luck = {1: (0.0, 0.3, 0.3), 2: (0.3, 0.0, 0.3), 4: (0.3, 0.3, 0.0)}
+    wide = sweep(lambda tau, seed: luck[tau][seed], clip=10, taus=(1, 2, 4))
+    flat = sweep(lambda tau, seed: 0.2 + 0.001 * seed, clip=1, taus=(1, 2, 4))
+    assert verdicts(study_of(tmp_path, [*wide, *flat]), "7b") == {UNKNOWN}
+
+
+def test_equal_trials_are_not_certain():
+    """Test errors are shares of a few hundred records: three equal differences do not make an interval of no width."""
+    assert difference([0.003] * 3).above(0) == UNKNOWN
+    assert difference([0.01] * 3).above(0) == HOLDS
+
+
+def test_a_law_does_not_mix_meanings_of_epsilon(tmp_path):
+    said = {"cifar10": {}, "reddit": {"trust": "secure-aggregation", "delta": 1e-3, "clients": 50}}
+    results = [one for task, more in said.items() for clip in (1, 2) for one in sweep(bowl(4), clip=clip, task=task, **more)]
+    assert [law.tasks for law in laws(study_of(tmp_path, results))] == [("cifar10",), ("reddit",)]
+
+
+def test_errors_that_overflowed_are_told_and_left_out(tmp_path):
+    results = [*sweep(bowl(4)), result(math.inf, tau=32, T=32), result(1e200, tau=16, T=32)]
+    summary = write_report(kept(tmp_path / "s.sqlite", results), tmp_path / "out")
+    assert any("1 runs diverged" in note for note in summary.notes)
 
 
 @pytest.mark.parametrize(("optima", "verdict"), [((16, 8, 4, 2), HOLDS), ((2, 4, 8, 16), FAILS), ((4, 16, 2, 8), UNKNOWN)])
@@ -359,8 +428,7 @@ def test_diverged_runs_are_counted_and_never_best(tmp_path):
     (cell,) = [cell for cell in study.cases[0].cells if cell.local_steps == 4]
     assert (cell.diverged, len(cell.trials)) == (1, 3)
     assert optimum(curves(study.cases[0])["dp-fedavg", 1.0, 1.0, 16]).best.local_steps != 4
-    assert any("1 runs diverged" in note for note in study.notes)
-    assert any("no test error" in note for note in study.notes)
+    assert any("2 runs diverged" in note for note in study.notes)
 
 
 def test_everything_is_written_and_nothing_twice(report):

@@ -3,8 +3,12 @@
 import json
 import math
 import multiprocessing
+import re
 import sqlite3
 import statistics
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +22,7 @@ from equipoise.store import Finished, Store
 from equipoise.sweep import key_of, resolved, run_stack, stacks_of, sweep, task_of
 from equipoise.tasks import Options
 from equipoise.training import train_together
-from problems import run_command
+from problems import TASK_FILE, run_command
 
 SMALL = {
     "name": "small",
@@ -81,6 +85,20 @@ def test_variants_change_some_settings():
     assert {run.epsilon for run in runs if run.noise_rule == "lemma1"} == {1.0}
 
 
+def test_a_variant_s_clip_is_its_own_by_either_name():
+    document = {key: value for key, value in SMALL.items() if key != "clip"}
+    runs = grid({**document, "clip_norm": 1.0, "variant": [{"clip": 10.0}, {}]})
+    assert {cell[0].clip_norm for cell in runs.cells} == {10.0, 1.0, None}
+
+
+def test_what_has_no_noise_is_run_once_whatever_the_convention():
+    variants = [{}, {"noise_rule": "lemma1", "v": "proof"}, {"trust": "secure-aggregation"}]
+    runs = grid({**SMALL, "epsilon": [1.0, "inf"], "variant": variants})
+    free = [cell[0] for cell in runs.cells if cell[0].epsilon == math.inf]
+    assert len(free) == 2 * 4
+    assert {one.clip_norm for one in free} == {None}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -94,6 +112,16 @@ def test_variants_change_some_settings():
         ({"epsilon": -1.0}, "epsilon=-1"),
         ({"task": "cifra10"}, "did you mean cifar10?"),
         ({"variant": 3}, "variant is not a list"),
+        ({"variant": []}, "variant is not a list"),
+        ({"seeds": [1, 1]}, "a trial is there twice"),
+        ({"iterations": 0}, "iterations=0 is not a whole number"),
+        ({"iterations": -4}, "iterations=-4 is not a whole number"),
+        ({"iterations": "6"}, "iterations='6' is not a whole number"),
+        ({"iterations": 6.0}, "iterations=6.0 is not a whole number"),
+        ({"iterations": True}, "iterations=True is not a whole number"),
+        ({"iterations": [[6]]}, "is not a whole number"),
+        ({"iterations": None, "local_steps": [7]}, "local_steps=7"),
+        ({"clip_norm": 1.0}, "clip and clip_norm are the same"),
     ],
 )
 def test_bad_grids_are_refused_before_anything_runs(change, message, tmp_path):
@@ -141,9 +169,13 @@ def test_stacked_runs_equal_runs_by_themselves(task, algorithm, batch):
             same = {"curve", "per_round", "repeat", "x"}
             assert stacked.model_dump(exclude=same | {"test_error"}) == alone.model_dump(exclude=same | {"test_error"})
             for one, other in zip(stacked.curve, alone.curve, strict=True):
-                assert one.model_dump(exclude_none=True) == pytest.approx(other.model_dump(exclude_none=True), rel=1e-9)
+                assert _numbers(one) == pytest.approx(_numbers(other), rel=1e-9)
             for one, other in zip(stacked.per_round, alone.per_round, strict=True):
-                assert one.model_dump(exclude_none=True) == pytest.approx(other.model_dump(exclude_none=True), rel=1e-9)
+                assert _numbers(one) == pytest.approx(_numbers(other), rel=1e-9)
+
+
+def _numbers(point):
+    return {name: value for name, value in asdict(point).items() if value is not None}
 
 
 def test_only_like_runs_are_stacked():
@@ -247,6 +279,119 @@ def test_failures_are_kept_and_retried(tmp_path, monkeypatch):
         assert kept.failures() == {}
 
 
+def test_one_failure_is_not_everybody_s(tmp_path, monkeypatch):
+    """Whatever a user's code raises is noted; and a key that failed elsewhere does not keep its stack from running."""
+    store = tmp_path / "s.sqlite"
+    key = key_of(resolved(next(grid(SMALL).settings)))
+    with Store(store) as kept:
+        kept.fail({key: "{}"}, "elsewhere")
+
+    def fails(tasks, runs, points):
+        if runs[0][0].local_steps == 2:
+            raise KeyError("mine")
+        return train_together(tasks, runs, points)
+
+    monkeypatch.setattr("equipoise.sweep.train_together", fails)
+    last = finished(SMALL, store)
+    assert (last.done, last.failed) == (36, 12)
+    with Store(store) as kept:
+        assert {*kept.failures().values()} == {"KeyError: 'mine'"}
+
+
+def test_what_a_larger_grid_adds_is_counted_honestly(tmp_path):
+    store = tmp_path / "s.sqlite"
+    finished({**SMALL, "clip": 0.1}, store)
+    first = next(sweep("small", grid(SMALL).cells, store))
+    assert (first.done, first.total) == (32, 48)
+
+
+class Pool:
+    """Processes that die as soon as one of them runs a stack with two local steps, as memory would run out."""
+
+    def __init__(self, workers, *_):
+        self.running, self.broken = [], False
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, run, stack, *rest):
+        if self.broken:
+            raise BrokenProcessPool
+        future = Future()
+        self.running.append((future, stack, rest))
+        if stack[0][0].local_steps == 2:
+            self.broken = True
+            for future, *_ in self.running:
+                if not future.done():
+                    future.set_exception(BrokenProcessPool())
+        elif len(self.running) > 1 or stack[0][0].local_steps == 6:
+            for future, stack, rest in self.running:
+                if not future.done():
+                    future.set_result(run_stack(stack, *rest))
+        return future
+
+
+def test_who_ran_beside_a_process_that_died_is_not_blamed(tmp_path, monkeypatch):
+    store = tmp_path / "s.sqlite"
+    monkeypatch.setattr("equipoise.sweep.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr(
+        "equipoise.sweep.wait", lambda running, **_: _Waited([f for f in running if f.done()] or [_run(running)])
+    )
+    last = finished(SMALL, store, workers=2)
+    assert (last.done, last.failed) == (36, 12)
+    with Store(store) as kept:
+        assert {*kept.failures().values()} == {"its process died 3 times: there may be too little memory"}
+
+
+class _Waited:
+    def __init__(self, done):
+        self.done = done
+
+
+def _run(running):
+    """Let the only stack that runs come to its end."""
+    (future,) = running
+    future.set_result(None)
+    return future
+
+
+def test_a_task_of_one_s_own_can_be_swept_and_its_code_is_in_the_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(TASK_FILE)
+    document = {"task": "mine.py", "iterations": 2, "epsilon": math.inf, "seeds": [0]}
+    assert finished(document, tmp_path / "s.sqlite").done == 1
+    keys = {key_of(resolved(next(grid(document).settings)))}
+    for change in ("# another metric\n", "metric = lambda outputs, labels: 0.5\n"):
+        Path("mine.py").write_text(TASK_FILE + change)
+        task_of.cache_clear()
+        keys.add(key_of(resolved(next(grid(document).settings))))
+    task_of.cache_clear()
+    assert len(keys) == 3
+
+
+def test_a_store_may_be_born_to_several_at_once(tmp_path):
+    def opened(path):
+        with Store(path) as store:
+            return store.keys()
+
+    with ThreadPoolExecutor(6) as pool:
+        for i in range(20):
+            assert list(pool.map(opened, [tmp_path / f"{i}.sqlite"] * 6)) == [set()] * 6
+
+
+def test_a_full_disk_is_told(tmp_path):
+    result = train(task="quadratic", iterations=4, epsilon=math.inf, simulate_noise_seed=0)
+    with Store(tmp_path / "s.sqlite") as kept:
+        kept.add("s", [Finished("a", result, 1.0)])
+        kept._db.execute("PRAGMA max_page_count = 12")
+        with pytest.raises(DataError, match="full; make room on the disk"):
+            kept.add("s", (Finished(f"b{i}", result, 1.0) for i in range(1000)))
+        assert kept.keys() == {"a"}
+
+
 def test_a_run_and_its_curve_go_in_together(tmp_path):
     """A store that breaks in the middle of a stack keeps nothing of it."""
     store = tmp_path / "s.sqlite"
@@ -321,7 +466,7 @@ def test_the_command(tmp_path, capsys):
     assert code == 0
     assert "6 of 6 runs are in" in out
     code, out, _ = run_command(capsys, *arguments, "--json")
-    assert json.loads(out[out.index("{") :])["done"] == 6
+    assert json.loads(out)["done"] == 6
     code, out, _ = run_command(capsys, "sweep", "paper", "--task", "femnist", "--show-grid")
     (tmp_path / "paper.toml").write_text(out)
     assert grid(read_grid(tmp_path / "paper.toml")).cells == grid(paper_grid("femnist")).cells
@@ -352,14 +497,14 @@ def test_the_search_finds_what_the_grid_finds(tmp_path):
             pass
 
         def table(self, _):
-            return [{"key": key_of(resolved(s)), "test_error": planted(s)} for s in runs.settings]
+            return [{"key": key_of(resolved(s)), "test_error": planted(s), "failed": None} for s in runs.settings]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("equipoise.search.Store", Planted)
         patch.setattr("equipoise.search.sweep", lambda name, cells, *_: iter(()))
         *_, (_, found) = search(runs, tmp_path / "s.sqlite")
     used, of = sum(answer.runs for answer in found), sum(answer.of for answer in found)
-    assert used <= math.ceil(0.15 * of)
+    assert used <= 0.15 * of
     for answer in found:
         cell = [c for c in runs.cells if (c[0].epsilon, c[0].clip_norm) == (answer.settings.epsilon, answer.settings.clip_norm)]
         errors = {c[0].local_steps: [planted(s) for s in c] for c in cell}
@@ -388,3 +533,37 @@ def test_a_search_in_a_store(tmp_path, capsys):
     )
     assert code == 0
     assert "of the grid's" in out
+
+
+def test_a_search_answers_only_what_it_has_run(tmp_path, monkeypatch):
+    """Every cell has two runs at least; one whose runs fail has no answer, and the command says so."""
+    document = {**SMALL, "iterations": 4, "epsilon": [2.0, 1.0, 0.5], "seeds": [0]}
+
+    def fails(tasks, runs, points):
+        if runs[0][0].algorithm == "dp-scaffnew":
+            raise ValueError("mine")
+        return train_together(tasks, runs, points)
+
+    monkeypatch.setattr("equipoise.sweep.train_together", fails)
+    *_, (_, found) = search(grid(document), tmp_path / "s.sqlite")
+    assert [answer.settings.algorithm for answer in found] == ["dp-fedavg"] * 6
+    assert all(answer.runs >= 2 for answer in found)
+
+
+def test_a_search_needs_an_error_to_search_by(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(re.sub(r"^test = .*\n", "", TASK_FILE, flags=re.MULTILINE))
+    with pytest.raises(InvalidValue, match="has no test records"):
+        next(search(grid({"task": "mine.py", "iterations": 2, "epsilon": math.inf}), tmp_path / "s.sqlite"))
+
+
+def test_failed_runs_make_the_command_fail(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("equipoise.sweep.train_together", lambda *_: 1 / 0)
+    (tmp_path / "mine.toml").write_text('task = "quadratic"\niterations = 4\nepsilon = inf\nseeds = [0]\n')
+    arguments = ("sweep", str(tmp_path / "mine.toml"), "--store", str(tmp_path / "s.sqlite"), "--workers", "1")
+    code, out, error = run_command(capsys, *arguments, "--json")
+    assert (code, json.loads(out)["failed"]) == (1, 1)
+    assert "1 runs failed: ZeroDivisionError" in error
+    code, _, error = run_command(capsys, "report", str(tmp_path / "s.sqlite"), "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert "ZeroDivisionError" in error

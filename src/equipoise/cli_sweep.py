@@ -3,18 +3,20 @@
 import math
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 
 from equipoise.cli_data import Json
 from equipoise.errors import require
 from equipoise.grids import Grid, grid, paper_grid, read_grid
-from equipoise.shown import best_table, found_table, toml_text
+from equipoise.shown import as_text, best_table, found_table, toml_text
 
 STORE = Path("sweep.sqlite")
 SHOWN_EVERY = 10.0  # seconds, where there is no terminal
@@ -50,9 +52,10 @@ def sweep(
     runs = grid(document)
     number = (os.cpu_count() or 1) if workers is None else workers
     require(number >= 1, f"workers={number} is not >= 1")
-    found = _searched(runs, store, number) if search else _swept(runs, store, number, retry)
-    if json:
-        print(dumps(found, indent=2))
+    found, text = _searched(runs, store, number, retry) if search else _swept(runs, store, number, retry)
+    print(dumps(found, indent=2) if json else text)
+    if found["failed"]:
+        raise SystemExit(1)
 
 
 def _document(what: str, task: str | None, iterations: int | None, seeds: int) -> dict[str, Any]:
@@ -64,74 +67,75 @@ def _document(what: str, task: str | None, iterations: int | None, seeds: int) -
     return read_grid(Path(what))
 
 
-def _swept(runs: Grid, store: Path, workers: int, retry: bool) -> dict[str, Any]:
+def _swept(runs: Grid, store: Path, workers: int, retry: bool) -> tuple[dict[str, Any], str]:
     from equipoise.store import Store
     from equipoise.sweep import key_of, resolved
     from equipoise.sweep import sweep as run_sweep
 
+    wanted = {key_of(run): run for run in map(resolved, runs.settings)}
+
     def best() -> Any:
         with Store(store, create=False) as kept:
-            return best_table(kept.table("task, algorithm, unit, epsilon, clip_norm, iterations, local_steps, test_error"))
+            rows = kept.table("key, test_error", "failed IS NULL AND test_error IS NOT NULL")
+        return best_table([(wanted[row["key"]], row["test_error"]) for row in rows if row["key"] in wanted])
 
-    progress = _shown(run_sweep(runs.name, runs.cells, store, workers, retry), best)
+    progress = _watched(run_sweep(runs.name, runs.cells, store, workers, retry), best)
     with Store(store, create=False) as kept:
-        wanted = {key_of(resolved(settings)) for settings in runs.settings}
-        failed = {key: error for key, error in kept.failures().items() if key in wanted}
-    for error in sorted({*failed.values()}):
-        number = sum(said == error for said in failed.values())
-        _errors.print(f"{number} runs failed: {error}; --retry runs them again", soft_wrap=True, highlight=False, markup=False)
-    print(f"{progress.done} of {progress.total} runs are in {store}; `equipoise report {store}` makes figures of it")
-    return {"done": progress.done, "failed": progress.failed, "total": progress.total, "store": str(store)}
+        _tell_failures([error for key, error in kept.failures().items() if key in wanted])
+    told = {"done": progress.done, "failed": progress.failed, "total": progress.total, "store": str(store)}
+    end = f"{progress.done} of {progress.total} runs are in {store}; `equipoise report {store}` makes figures of it"
+    return told, as_text(best()) + end
 
 
-def _searched(runs: Grid, store: Path, workers: int) -> dict[str, Any]:
+def _searched(runs: Grid, store: Path, workers: int, retry: bool) -> tuple[dict[str, Any], str]:
     from equipoise.search import search as run_search
 
-    *_, (_, answers) = _told(run_search(runs, store, workers))
-    Console(soft_wrap=True, highlight=False, markup=False).print(found_table(answers))
-    used, of = sum(answer.runs for answer in answers), sum(answer.of for answer in answers)
-    print(f"{used} of the grid's {of} runs ({used / max(of, 1):.0%}) are in {store}")
-    return {"found": [{**answer._asdict(), "settings": answer.settings.model_dump(mode="json")} for answer in answers]}
+    answers: list[Any] = []
+
+    def steps() -> Iterator[Any]:
+        for progress, found in run_search(runs, store, workers, retry):
+            answers[:] = found
+            yield progress
+
+    _watched(steps())
+    cells = {trials[0].model_copy(update={"local_steps": None}) for trials in runs.cells}
+    used, of = sum(answer.runs for answer in answers), sum(len(trials) for trials in runs.cells)
+    told = {
+        "found": [{**answer._asdict(), "settings": answer.settings.model_dump(mode="json")} for answer in answers],
+        "failed": len(cells) - len(answers),
+    }
+    end = f"{used} of the grid's {of} runs ({used / max(of, 1):.0%}) are in {store}"
+    if told["failed"]:
+        end = f"{told['failed']} of {len(cells)} budgets have no answer: all their runs failed\n{end}"
+    return told, as_text(found_table(answers)) + end
 
 
-def _told(steps: Any) -> Any:
-    last = -math.inf
-    for progress, answers in steps:
-        if time.monotonic() - last > SHOWN_EVERY:
-            last = time.monotonic()
-            _errors.print(_line(progress), highlight=False)
-        yield progress, answers
+def _tell_failures(errors: list[str]) -> None:
+    for error in sorted({*errors}):
+        said = f"{errors.count(error)} runs failed: {error}; --retry runs them again"
+        _errors.print(said, soft_wrap=True, highlight=False, markup=False)
 
 
-def _shown(steps: Any, best: Any) -> Any:
-    """Every step of a sweep, shown: live where somebody looks, a line now and then where not."""
+def _watched(steps: Iterator[Any], best: Callable[[], Any] | None = None) -> Any:
+    """Go through all steps of a sweep and show them: live where somebody looks, a line now and then where not."""
     progress, last = None, -math.inf
-    if _errors.is_terminal:
-        with Live(console=_errors, transient=True) as live:
-            for progress in steps:
-                if time.monotonic() - last > 1:
-                    live.update(_line(progress) if not progress.done else _group(_line(progress), best()))
-                    last = time.monotonic()
-    else:
+    with Live(console=_errors, transient=True) if _errors.is_terminal else nullcontext() as live:
         for progress in steps:
-            if time.monotonic() - last > SHOWN_EVERY:
+            if time.monotonic() - last < (1 if live else SHOWN_EVERY):
+                continue
+            if live:
+                live.update(Group(_line(progress), *([best()] if best and progress.done else [])))
+            else:
                 _errors.print(_line(progress), highlight=False)
-                last = time.monotonic()
-    if progress and progress.done:
-        Console(soft_wrap=True, highlight=False, markup=False).print(best())
+            last = time.monotonic()
     return progress
-
-
-def _group(*parts: Any) -> Any:
-    from rich.console import Group
-
-    return Group(*parts)
 
 
 def _line(progress: Any) -> str:
     left = "no estimate yet" if progress.left is None else f"about {_duration(progress.left)} left"
     failed = f", {progress.failed} failed" if progress.failed else ""
-    return f"{progress.done} of {progress.total} runs done{failed}, {progress.running} stacks running; {left}"
+    rest = progress.total - progress.done - progress.failed - progress.running
+    return f"{progress.done} of {progress.total} runs done{failed}, {progress.running} running, {rest} waiting; {left}"
 
 
 def _duration(seconds: float) -> str:

@@ -26,6 +26,8 @@ PAPER = {
 SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "schedule"}
 KNOWN = {"name", "seeds", "clip", *Settings.model_fields} - SET_BY_SWEEPS
 MOST_RUNS = 1_000_000
+MOST_ITERATIONS = 10**9
+ONLY_WITH_NOISE = ("clip_norm", "noise_rule", "v", "trust", "colluding", "neighbours", "delta")
 
 
 class Grid(NamedTuple):
@@ -50,7 +52,7 @@ def paper_grid(task: str, iterations: int | None = None, seeds: int = 3) -> dict
         "task": task,
         **PAPER,
         "seeds": list(range(seeds)),
-        "iterations": iterations or row.iterations,
+        "iterations": row.iterations if iterations is None else iterations,
         "clip": list(row.clips),
     }
 
@@ -68,19 +70,20 @@ def read_grid(path: Path) -> dict[str, Any]:
 def grid(document: dict[str, Any]) -> Grid:
     """The runs of a grid. Every one is checked before the first is run."""
     variants = document.get("variant", [{}])
-    require(
-        isinstance(variants, list) and all(isinstance(v, dict) for v in variants), "variant is not a list of [[variant]] tables"
-    )
-    common = {key: value for key, value in document.items() if key != "variant"}
+    tables = isinstance(variants, list) and all(isinstance(v, dict) for v in variants)
+    require(tables and variants, "variant is not a list of [[variant]] tables")
+    common = _known({key: value for key, value in document.items() if key != "variant"})
     cells: dict[tuple[Settings, ...], None] = {}
     for variant in variants:
-        for cell in _cells({**common, **variant}):
+        for cell in _cells({**common, **_known(variant)}):
             cells[cell] = None
-            require(len(cells) <= MOST_RUNS, f"the grid has more than {MOST_RUNS:,} runs: nobody would wait for it")
+            too_many = len(cells) * len(cell) > MOST_RUNS
+            require(not too_many, f"the grid has more than {MOST_RUNS:,} runs: nobody would wait for it")
     return Grid(str(document.get("name", "sweep")), tuple(cells))
 
 
-def _cells(document: dict[str, Any]) -> Iterator[tuple[Settings, ...]]:
+def _known(document: dict[str, Any]) -> dict[str, Any]:
+    """A part of a grid with its keys checked; clip_norm is clip by another name."""
     for key in document:
         if key not in KNOWN:
             near = get_close_matches(key, KNOWN, n=1)
@@ -88,21 +91,27 @@ def _cells(document: dict[str, Any]) -> Iterator[tuple[Settings, ...]]:
                 "a sweep sets it by itself" if key in SET_BY_SWEEPS else f"did you mean {near[0]}?" if near else "leave it out"
             )
             raise InvalidValue(f"{key} is no key of a sweep: {hint}")
-    if "clip_norm" in document:
-        document["clip"] = document.pop("clip_norm")
+    require(not {"clip", "clip_norm"} <= {*document}, "clip and clip_norm are the same: give one of the two")
+    return {"clip" if key == "clip_norm" else key: value for key, value in document.items()}
+
+
+def _cells(document: dict[str, Any]) -> Iterator[tuple[Settings, ...]]:
     require("task" in document, "task is missing: a sweep needs one")
     seeds = _values(document, "seeds", [0, 1, 2])
     require(all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds), f"seeds={seeds}: seeds are whole numbers from 0")
+    require(len({*seeds}) == len(seeds), f"seeds={seeds}: a trial is there twice")
     axes = {key: _values(document, key) for key in document if key not in ("name", "seeds", "local_steps")}
     for values in product(*axes.values()):
         said = dict(zip(axes, values, strict=True))
-        if said.get("epsilon") == math.inf:
-            said.pop("clip", None)
         for local_steps in _local_steps(document, said.get("iterations")):
-            yield tuple(
-                Settings.of(**said, local_steps=local_steps, seed=seed, simulate_noise_seed=seed, diagnostics=True)
-                for seed in seeds
-            )
+            yield tuple(_trial(seed, **said, local_steps=local_steps) for seed in seeds)
+
+
+def _trial(seed: int, **said: Any) -> Settings:
+    settings = Settings.of(**said, seed=seed, simulate_noise_seed=seed, diagnostics=True)
+    if settings.epsilon < math.inf:
+        return settings
+    return settings.model_copy(update={name: Settings.model_fields[name].default for name in ONLY_WITH_NOISE})
 
 
 def _values(document: dict[str, Any], key: str, default: Any = None) -> list[Any]:
@@ -112,15 +121,16 @@ def _values(document: dict[str, Any], key: str, default: Any = None) -> list[Any
     return [tuple(v) if isinstance(v, list) else v for v in values]
 
 
-def _local_steps(document: dict[str, Any], iterations: int | None) -> list[int]:
-    value = document.get("local_steps", 1)
-    if value != "divisors":
+def _local_steps(document: dict[str, Any], iterations: Any) -> list[int]:
+    """Local steps in a round; those that do not fit the task's own iterations are refused when the task is known."""
+    count = iterations is None or (type(iterations) is int and 1 <= iterations <= MOST_ITERATIONS)
+    require(count, f"iterations={iterations!r} is not a whole number from 1 to {MOST_ITERATIONS:,}")
+    if document.get("local_steps") != "divisors":
         steps = _values(document, "local_steps", 1)
         wrong = [step for step in steps if type(step) is not int or step < 1 or (iterations and iterations % step)]
         require(not wrong, f"local_steps={wrong[0] if wrong else ''} does not divide iterations={iterations}")
         return steps
     require(iterations is not None, 'local_steps = "divisors" needs iterations, whose divisors they are')
-    assert iterations
     return divisors(iterations)
 
 

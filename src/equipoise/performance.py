@@ -152,8 +152,7 @@ def _look(
         if task.measure:
             error, loss, mean = (_listed(value, len(row)) for value in task.measure(of_row[0] if len(row) == 1 else of_row))
             for q, one in enumerate(row):
-                point = {"test_error": error[q], "test_loss": loss[q], "client_error": mean[q]}
-                one.curve.append(Point.model_construct(round=round.number, iteration=round.iteration, **point))
+                one.curve.append(Point(round.number, round.iteration, error[q], loss[q], mean[q]))
     if not fleet or not fleet.memory or not runs[0][0].diagnostics:
         return
     h = getattr(fleet.memory.state, "h", None)
@@ -167,9 +166,8 @@ def _look(
         error = _listed(task.clients.error(x[s, 0] if len(row) == 1 else x[s]), len(row))
         norm, h_norm = norms[s].mean(-1).tolist(), _listed(None if h_norms is None else h_norms[s].mean(-1), len(row))
         for q, one in enumerate(row):
-            seen = {"update_norm": norm[q], "h_norm": h_norm[q], "train_error": error[q]}
             share = clipped[s][q] if runs[s][q].unit == "client" else None
-            one.diagnoses.append(Diagnosis.model_construct(round=round.number, clipped=share, **seen))
+            one.diagnoses.append(Diagnosis(round.number, share, norm[q], h_norm[q], error[q]))
 
 
 def _by_run(values: Tensor, runs: Sequence[Sequence[Run]]) -> Tensor:

@@ -1,6 +1,7 @@
 """Result: a run and what came out of it, a frozen value that reads and writes JSON."""
 
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,10 +22,9 @@ class ClientAccount(BaseModel):
     epsilon_spent: Real
 
 
-class Point(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Point:
     """The model after a round, measured on records declared public."""
-
-    model_config = ConfigDict(frozen=True)
 
     round: int
     iteration: int
@@ -34,10 +34,9 @@ class Point(BaseModel):
     """The mean over clients of the error on their own test records, where each has some."""
 
 
-class Diagnosis(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
     """What went on inside the clients in a round: private values, for simulations only."""
-
-    model_config = ConfigDict(frozen=True)
 
     round: int
     clipped: Real | None
@@ -54,6 +53,9 @@ class Result(Run):
     rounds: int
     releases: int
     dimension: int
+    mu: float | None = None
+    L: float | None = None
+    """Strong convexity and smoothness of the clients' losses, where they are known."""
     sensitivity: Real
     sigma: Real
     client_sigma: Real

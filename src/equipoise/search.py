@@ -7,6 +7,7 @@ A tau that looks best twice gets its next trial. Every run is an ordinary run of
 """
 
 import math
+import time
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.errors import require
 from equipoise.grids import Grid
 from equipoise.run import Settings
 from equipoise.store import Store
-from equipoise.sweep import Progress, key_of, resolved, sweep
+from equipoise.sweep import Progress, key_of, resolved, sweep, task_for
 
 SHARE = 0.15  # of the grid's runs
 LEAST = 1e-4  # errors below this are alike
@@ -31,9 +33,11 @@ Array = NDArray[np.float64]
 
 @dataclass
 class Cell:
-    """All runs at one budget and clip: `trials[i]` has the i-th tau, a run for each seed; `errors[i]` what they gave so far."""
+    """All runs at one budget and clip: `trials[i]` has the i-th tau, a run for each seed; `errors[i]` what they gave so far,
+    infinity for one that failed."""
 
     trials: list[tuple[Settings, ...]]
+    offset: float = 0.0
     errors: list[list[float]] = field(default_factory=list)
 
     @property
@@ -43,6 +47,11 @@ class Cell:
     @property
     def runs(self) -> int:
         return sum(len(errors) for errors in self.errors)
+
+    @property
+    def open(self) -> list[int]:
+        """The tau that may be the answer: no run of theirs failed."""
+        return [i for i, errors in enumerate(self.errors) if math.inf not in errors]
 
 
 class Found(NamedTuple):
@@ -63,22 +72,32 @@ class Found(NamedTuple):
     of: int
 
 
-def search(grid: Grid, store: Path, workers: int = 1, share: float = SHARE) -> Iterator[tuple[Progress, list[Found]]]:
-    """Search all cells of the grid; yields where it stands, and what is found so far."""
+def search(
+    grid: Grid, store: Path, workers: int = 1, retry: bool = False, share: float = SHARE
+) -> Iterator[tuple[Progress, list[Found]]]:
+    """Search all cells of the grid; yields where it stands, and what is found so far.
+
+    Every cell has two runs at least, even if that is more than the share. One whose runs all failed has no answer.
+    """
+    for one in grid.settings:
+        require(task_for(one).measure is not None, f"task={one.task} has no test records: there is no error to search by")
     chains = _chains(grid)
-    total = sum(math.ceil(share * _size(cells)) for cells in chains)
-    first = True
-    while wanted := [(cell, i) for cells in chains for cell, i in _next(cells, math.ceil(share * _size(cells)), first)]:
-        first = False
+    limits = [max(int(share * _size(cells)), sum(len(_first(cell)) for cell in cells)) for cells in chains]
+    total, start, known = sum(limits), time.monotonic(), 0
+    while wanted := [one for cells, most in zip(chains, limits, strict=True) for one in _next(cells, most)]:
         runs = [cell.trials[i][len(cell.errors[i])] for cell, i in wanted]
-        before = sum(cell.runs for cells in chains for cell in cells)
-        for progress in sweep(grid.name, [(run,) for run in runs], store, workers):
-            yield progress._replace(done=before + progress.done, total=total), []
+        before, there = sum(cell.runs for cells in chains for cell in cells), None
+        for progress in sweep(grid.name, [(run,) for run in runs], store, workers, retry):
+            there = progress.done if there is None else there  # what is in the store already takes no time
+            done, computed = before + progress.done, before + progress.done - known - there
+            left = (time.monotonic() - start) / computed * (total - done) if computed else None
+            yield Progress(done, progress.failed, progress.running, total, left), []
+        known += there or 0
         with Store(store) as kept:
-            errors = {row["key"]: row["test_error"] for row in kept.table("key, test_error")}
+            rows = {row["key"]: row for row in kept.table("key, test_error, failed")}
         for (cell, i), run in zip(wanted, runs, strict=True):
-            found = errors.get(key_of(resolved(run)))
-            cell.errors[i].append(1.0 if found is None or not math.isfinite(found) else found)
+            row = rows.get(key_of(resolved(run)), {"test_error": None, "failed": "could not be run"})
+            cell.errors[i].append(math.inf if row["failed"] or row["test_error"] is None else row["test_error"])
     yield Progress(total, 0, 0, total, 0.0), [answer for cells in chains for answer in _answers(cells)]
 
 
@@ -98,6 +117,7 @@ def _chains(grid: Grid) -> list[list[Cell]]:
         free = {"local_steps": None, "epsilon": math.inf, "clip_norm": None}
         chain = chains.setdefault(cell.sample.model_copy(update=free).model_dump_json(), [])
         cell.trials = [_begun_at(trials, len(chain) + i) for i, trials in enumerate(cell.trials)]
+        cell.offset = len(chain) * (math.sqrt(5) - 1) / 2 % 1
         chain.append(cell)
     return list(chains.values())
 
@@ -107,28 +127,33 @@ def _begun_at(trials: tuple[Settings, ...], first: int) -> tuple[Settings, ...]:
     return tuple(trials[(first + k) % len(trials)] for k in range(len(trials)))
 
 
-def _next(cells: list[Cell], most: int, first: bool) -> list[tuple[Cell, int]]:
-    """The next run of every cell: two spread over its tau, other ones in each cell, then where the error may be lowest."""
-    if first:
-        shares = [number * (math.sqrt(5) - 1) / 2 % 1 for number in range(len(cells))]
-        places = [(cell, i) for cell, s in zip(cells, shares, strict=True) for i in _spread(len(cell.trials) - 1, s)]
-        return places[:most]
+def _next(cells: list[Cell], most: int) -> list[tuple[Cell, int]]:
+    """The next run of every cell: first some spread over its tau, then where the error may be lowest."""
+    if not any(cell.runs for cell in cells):
+        return [(cell, i) for cell in cells for i in _first(cell)]
     left = most - sum(cell.runs for cell in cells)
-    if left <= 0:
+    if left <= 0 or not _finite(cells):
         return []
     surface, wanted = _Surface(cells), []
     for number, cell in enumerate(cells):
         mean, deviation = surface.at(number)
         hope = mean - KAPPA * deviation
-        free = [i for i in range(len(cell.trials)) if len(cell.errors[i]) < len(cell.trials[i])]
+        free = [i for i in cell.open if len(cell.errors[i]) < len(cell.trials[i])]
         if free:
-            wanted.append((cell, min(free, key=hope.__getitem__)))
-    return wanted[:left]
+            i = min(free, key=hope.__getitem__)
+            wanted.append((deviation[i], cell, i))
+    wanted.sort(key=lambda one: -one[0])  # if not all can have one, those of whom least is known
+    return [(cell, i) for _, cell, i in wanted[:left]]
 
 
-def _spread(last: int, share: float) -> list[int]:
-    """The largest tau, a single round, which is often best for small budgets, and one of the others."""
-    return [last, min(int(share * last), last - 1)] if last else [0]
+def _first(cell: Cell) -> list[int]:
+    """The largest tau, a single round, which is often best for small budgets, and one of the others, another in each cell."""
+    last = len(cell.trials) - 1
+    return [last, min(int(cell.offset * last), last - 1)] if last else [0]
+
+
+def _finite(cells: list[Cell]) -> list[float]:
+    return [error for cell in cells for errors in cell.errors for error in errors if error < math.inf]
 
 
 class _Surface:
@@ -141,7 +166,8 @@ class _Surface:
         self._points = _coordinates(cells)
         seen = [(number, i, error) for number, cell in enumerate(cells) for i, of in enumerate(cell.errors) for error in of]
         x = np.array([self._points[number][i] for number, i, _ in seen])
-        y = np.log([max(error, LEAST) for *_, error in seen])
+        worst = max(_finite(cells))  # what failed is no better than that
+        y = np.log([max(min(error, worst), LEAST) for *_, error in seen])
         kernel = ConstantKernel(1.0, (0.01, 100)) * Matern([0.5, 0.5, 1.0], (0.1, 20), nu=2.5) + WhiteKernel(0.05, (1e-4, 1))
         self._process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
         with warnings.catch_warnings():
@@ -179,10 +205,14 @@ def _coordinates(cells: list[Cell]) -> list[Array]:
 
 
 def _answers(cells: list[Cell]) -> Iterable[Found]:
+    if not _finite(cells):
+        return
     surface = _Surface(cells)
     for number, cell in enumerate(cells):
+        if not cell.open or not _finite([cell]):
+            continue
         mean, covariance = surface.joint(number)
-        best = int(mean.argmin())
+        best = min(cell.open, key=mean.__getitem__)
         draws: Any = np.random.default_rng(0).multivariate_normal(mean, covariance, DRAWS, method="svd")
         error = np.exp(draws)
         yield Found(

@@ -1,12 +1,15 @@
 """Results and plans for a reader: one fact a line, what matters first."""
 
+import json
 from math import inf
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from equipoise.plans import Plan
 from equipoise.result import Result
+from equipoise.run import Run
 
 
 def run_facts(result: Result) -> list[tuple[str, str]]:
@@ -219,42 +222,56 @@ def stock_lines(stocks: list[Any]) -> str:
     return "\n".join(lines)
 
 
-def best_table(rows: list[dict[str, Any]]) -> Table:
-    """The best local steps so far of every budget and clip, by mean test error over the trials that are done."""
-    cells: dict[tuple[Any, ...], dict[int, list[float]]] = {}
-    for row in rows:
-        if row["test_error"] is not None:
-            key = (row["task"], row["unit"], row["algorithm"], row["iterations"], -row["epsilon"], row["clip_norm"])
-            cells.setdefault(key, {}).setdefault(row["local_steps"], []).append(row["test_error"])
-    table = Table("task", "unit", "algorithm", "T", "epsilon", "clip", "best local steps", "test error", "trials", box=None)
-    for (*names, epsilon, clip), taus in sorted(cells.items()):
+def best_table(runs: list[tuple[Run, float]]) -> Table:
+    """The best local steps so far of every budget, clip and whatever else differs, by mean test error over the trials done."""
+    cells: dict[Any, dict[int, list[float]]] = {}
+    for run, error in runs:
+        cells.setdefault(_but_trial(run), {}).setdefault(run.local_steps or 1, []).append(error)
+    settings = [json.loads(cell) for cell in cells]
+    shown = _columns(settings)
+    table = Table(*shown, "best local steps", "test error", "trials", box=None)
+    for said, taus in sorted(zip(settings, cells.values(), strict=True), key=lambda row: [_order(row[0][n]) for n in shown]):
         tau = min(taus, key=lambda tau: sum(taus[tau]) / len(taus[tau]))
         error = sum(taus[tau]) / len(taus[tau])
-        table.add_row(*map(str, names), f"{-epsilon:g}", f"{clip:g}", str(tau), f"{error:.4f}", str(len(taus[tau])))
+        table.add_row(*(str(said[name]) for name in shown), str(tau), f"{error:.4f}", str(len(taus[tau])))
     return table
 
 
 def found_table(answers: list[Any]) -> Table:
     """What a search found, and how sure it is."""
-    table = Table(
-        "algorithm",
-        "epsilon",
-        "clip",
-        "local steps",
-        "test error",
-        "best with probability",
-        "others better by",
-        "runs",
-        box=None,
-    )
-    for answer in answers:
-        said = answer.settings
-        clip = "none" if said.clip_norm is None else f"{said.clip_norm:g}"
+    said = [json.loads(_but_trial(answer.settings)) for answer in answers]
+    shown = _columns(said)
+    table = Table(*shown, "local steps", "test error", "best with probability", "others better by", "runs", box=None)
+    for answer, settings in zip(answers, said, strict=True):
         table.add_row(
-            *(said.algorithm, f"{said.epsilon:g}", clip, str(answer.local_steps), f"{answer.error:.4f}"),
-            *(f"{answer.probability:.0%}", f"{answer.regret:.4f}", f"{answer.runs} of {answer.of}"),
+            *(str(settings[name]) for name in shown),
+            *(str(answer.local_steps), f"{answer.error:.4f}", f"{answer.probability:.0%}", f"{answer.regret:.4f}"),
+            f"{answer.runs} of {answer.of}",
         )
     return table
+
+
+def _but_trial(run: Any) -> str:
+    return str(run.model_dump_json(exclude={"seed", "simulate_noise_seed", "local_steps", "p", "diagnostics"}))
+
+
+def _columns(said: list[dict[str, Any]]) -> list[str]:
+    """Which settings a table of these must show: some always, the others where they differ."""
+    differ = [name for name in (said[0] if said else {}) if len({json.dumps(one[name]) for one in said}) > 1]
+    return list(dict.fromkeys(["task", "unit", "algorithm", "iterations", *differ, "epsilon", "clip_norm"]))
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    """Numbers by size, before words."""
+    return (False, value) if isinstance(value, int | float) else (True, str(value))
+
+
+def as_text(table: Table) -> str:
+    """A table in full width, whatever the terminal's."""
+    console = Console(width=240, highlight=False, markup=False)
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines()) + "\n"
 
 
 def toml_text(document: dict[str, Any]) -> str:

@@ -4,7 +4,9 @@ Several processes may write at once (write-ahead log). A run and its curve go in
 never computed again.
 """
 
+import math
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,8 +16,9 @@ from equipoise.errors import DataError
 from equipoise.result import Result
 
 VERSION = 1
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS runs (
+SCHEMA = (
+    """
+CREATE TABLE runs (
     key TEXT PRIMARY KEY,
     sweep TEXT NOT NULL,         -- the name of the sweep that asked for it first
     task TEXT NOT NULL,
@@ -33,21 +36,24 @@ CREATE TABLE IF NOT EXISTS runs (
     failed TEXT,                 -- the run ended, but its numbers are not finite
     seconds REAL NOT NULL,       -- of processor time, its share of a stack
     result TEXT NOT NULL         -- the whole Result as JSON, but for its curve
-) STRICT;
-CREATE TABLE IF NOT EXISTS curves (
+) STRICT""",
+    """
+CREATE TABLE curves (
     key TEXT NOT NULL REFERENCES runs(key),
     round INTEGER NOT NULL,
     iteration INTEGER NOT NULL,
     test_error REAL, test_loss REAL, client_error REAL,
     train_error REAL, clipped REAL, update_norm REAL,
     PRIMARY KEY (key, round)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS failures (
+) STRICT, WITHOUT ROWID""",
+    """
+CREATE TABLE failures (
     key TEXT PRIMARY KEY,
     run TEXT NOT NULL,
     error TEXT NOT NULL
-) STRICT;
-"""
+) STRICT""",
+)
+PATIENCE = 60.0  # seconds to wait for another process that writes
 
 
 class Finished(NamedTuple):
@@ -67,7 +73,7 @@ class Store:
         self.path = path
         with self._told():
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=60, isolation_level=None)
+            self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             try:
                 self._open()
             except BaseException:
@@ -81,11 +87,40 @@ class Store:
                 f"store={self.path} was written by a newer Equipoise (form {version}, not {VERSION}): update to read it"
             )
         if version == 0:
-            if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-                raise DataError(f"store={self.path} is a database, but not a store of Equipoise: give another name")
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+            with self._transaction():  # whoever comes second waits here, and finds the tables made
+                if self._db.execute("PRAGMA user_version").fetchone() == (0,):
+                    self._make_tables()
+        self._write_ahead()
         self._db.execute("PRAGMA synchronous = FULL")
+
+    def _make_tables(self) -> None:
+        if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            raise DataError(f"store={self.path} is a database, but not a store of Equipoise: give another name")
+        for statement in (*SCHEMA, f"PRAGMA user_version = {VERSION}"):
+            self._db.execute(statement)
+
+    def _write_ahead(self) -> None:
+        """Readers and a writer at once. Switching needs the file for oneself, and SQLite does not wait for that: so we do."""
+        until = time.monotonic() + PATIENCE
+        while self._db.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All that is written inside, or, if this process dies now, nothing."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:  # a full disk has ended it already
+                self._db.execute("ROLLBACK")
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -109,31 +144,30 @@ class Store:
         """The runs that are finished."""
         return {key for (key,) in self._rows("SELECT key FROM runs")}
 
+    def holds(self, keys: Iterable[str]) -> bool:
+        """Whether all these runs are finished."""
+        return all(self._rows("SELECT 1 FROM runs WHERE key = ?", (key,)) for key in keys)
+
     def failures(self) -> dict[str, str]:
         """The runs that could not be run, and why."""
         return dict(self._rows("SELECT key, error FROM failures"))
 
     def add(self, sweep: str, finished: Iterable[Finished]) -> None:
         """Keep finished runs: all of them, or, if this process dies now, none. A run that is there already stays as it is."""
-        with self._told():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                for key, result, seconds in finished:
-                    self._add(sweep, key, result, seconds)
-                    self._db.execute("DELETE FROM failures WHERE key = ?", (key,))
-                self._db.execute("COMMIT")
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
+        with self._told(), self._transaction():
+            for key, result, seconds in finished:
+                self._add(sweep, key, result, seconds)
+                self._db.execute("DELETE FROM failures WHERE key = ?", (key,))
 
     def _add(self, sweep: str, key: str, result: Result, seconds: float) -> None:
+        """Numbers that are not finite become NULL, and a run whose error is such a number has failed."""
         inside = {diagnosis.round: diagnosis for diagnosis in result.per_round or []}
         last = inside.get(result.curve[-1].round) if result.curve else None
         document = result.model_dump_json(exclude={"curve", "per_round"})
         values = (
             *(key, sweep, result.task, result.algorithm, result.unit, result.epsilon, result.epsilon_spent, result.clip_norm),
             *(result.iterations, result.local_steps, result.rounds, result.seed, _finite(result.test_error)),
-            *(last and _finite(last.train_error), result.failed, seconds, document),
+            *(last and _finite(last.train_error), _failure(result), seconds, document),
         )
         added = self._db.execute(f"INSERT OR IGNORE INTO runs VALUES ({', '.join('?' * len(values))})", values)
         if added.rowcount:
@@ -142,16 +176,14 @@ class Store:
                 seen = inside.get(point.round)
                 of_clients = (seen.train_error, seen.clipped, seen.update_norm) if seen else (None,) * 3
                 numbers = (point.test_error, point.test_loss, point.client_error, *of_clients)
-                points.append((key, point.round, point.iteration, *(_finite(number) for number in numbers)))
+                points.append((key, point.round, point.iteration, *map(_finite, numbers)))
             self._db.executemany(f"INSERT INTO curves VALUES ({', '.join('?' * 9)})", points)
 
     def fail(self, failed: dict[str, str], error: str) -> None:
         """Note runs (key, JSON) that could not be run, and why."""
-        with self._told():
-            rows = [(key, run, error) for key, run in failed.items()]
-            self._db.execute("BEGIN IMMEDIATE")
+        rows = [(key, run, error) for key, run in failed.items()]
+        with self._told(), self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", rows)
-            self._db.execute("COMMIT")
 
     def table(self, columns: str = "*", where: str = "1", *values: Any) -> list[dict[str, Any]]:
         """Rows of the finished runs as dicts."""
@@ -171,8 +203,12 @@ class Store:
 
 
 def _finite(number: float | None) -> float | None:
-    """SQLite has no NaN: it is NULL."""
-    return None if number is None or number != number else number
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _failure(result: Result) -> str | None:
+    overflowed = result.test_error is not None and not math.isfinite(result.test_error)
+    return result.failed or (f"its test error is not finite: lower eta={result.eta}" if overflowed else None)
 
 
 def _way_out(error: str) -> str:

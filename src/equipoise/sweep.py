@@ -10,7 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
@@ -20,8 +21,7 @@ from typing import NamedTuple
 
 import torch
 
-from equipoise.errors import EquipoiseError
-from equipoise.performance import can_be_stacked
+from equipoise.performance import MAY_DIFFER, can_be_stacked, schedule_of
 from equipoise.run import Run, Settings
 from equipoise.store import Finished, Store
 from equipoise.tasks import Options, Task, load_task
@@ -37,7 +37,7 @@ Stack = tuple[tuple[Run, ...], ...]
 
 
 class Progress(NamedTuple):
-    """Where a sweep stands; work is counted in local steps of all clients. `left` is seconds, None as long as nobody knows."""
+    """Where a sweep stands, in runs. `left` is seconds, None as long as nobody knows."""
 
     done: int
     failed: int
@@ -52,14 +52,18 @@ def task_of(name: str, options: Options) -> Task:
     return load_task(name, options)
 
 
+def task_for(said: Settings | Run) -> Task:
+    return task_of(said.task, Options.of(said))
+
+
 def resolved(settings: Settings) -> Run:
-    task = task_of(settings.task, Options.of(settings))
+    task = task_for(settings)
     return settings.resolve(task.eta, task.iterations, task.clients.sizes, task.batch or "full")
 
 
 def key_of(run: Run) -> str:
     """A run's name in the store: the hash of everything that decides its numbers."""
-    document = {"run": run.model_dump(mode="json"), "data": task_of(run.task, Options.of(run)).fingerprint, "numbers": NUMBERS}
+    document = {"run": run.model_dump(mode="json"), "data": task_for(run).fingerprint, "numbers": NUMBERS}
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -69,8 +73,9 @@ def stacks_of(cells: Sequence[Sequence[Settings]]) -> list[Stack]:
     stacks: list[Stack] = []
     for cell in cells:
         runs = tuple(resolved(settings) for settings in cell)
-        if can_be_stacked(task_of(runs[0].task, Options.of(runs[0])), runs[0]):
-            alike = runs[0].model_dump(exclude={"epsilon", "delta", "clip_norm", "noise_rule", "v"})
+        schedule_of(runs[0])  # local steps that do not fit are refused before anything is run
+        if can_be_stacked(task_for(runs[0]), runs[0]):
+            alike = runs[0].model_dump(exclude=MAY_DIFFER)
             group = groups.setdefault(json.dumps([alike, [run.seed for run in runs]], sort_keys=True), [])
             group.append(runs)
         else:
@@ -82,15 +87,17 @@ def stacks_of(cells: Sequence[Sequence[Settings]]) -> list[Stack]:
 
 
 def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
-    """Train a stack and keep its results; what is wrong with it, if it cannot be trained."""
+    """Train a stack and keep its results, unless somebody did; what is wrong with it, if it cannot be trained."""
     runs = [run for row in stack for run in row]
     keys = {run: key_of(run) for run in runs}
     start = time.process_time()
     with Store(store) as kept:
+        if kept.holds(keys.values()):
+            return None
         try:
-            tasks = [task_of(row[0].task, Options.of(row[0])) for row in stack]
+            tasks = [task_for(row[0]) for row in stack]
             results = train_together(tasks, stack, POINTS)
-        except (EquipoiseError, ArithmeticError, RuntimeError, MemoryError) as error:
+        except Exception as error:  # one's own model or metric may raise anything: the sweep goes on
             said = f"{type(error).__name__}: {error}"
             kept.fail({key: run.model_dump_json() for run, key in keys.items()}, said)
             return said
@@ -113,58 +120,70 @@ def sweep(
     keys = [[key_of(run) for row in stack for run in row] for stack in stacks]
     with Store(store) as kept:
         finished, failures = kept.keys(), {} if retry else kept.failures()
-    state = {i: "done" if {*of} <= finished else "failed" if {*of} & {*failures} else "left" for i, of in enumerate(keys)}
+    finished &= {key for of in keys for key in of}
+    unfinished = {i: rest for i, of in enumerate(keys) if (rest := {*of} - finished)}
+    failed = {i: rest for i, rest in unfinished.items() if rest <= failures.keys()}
+    todo = sorted(unfinished.keys() - failed.keys(), key=lambda i: keys[i][0])  # long and short mixed: so time left is honest
     work = [sum(run.iterations * run.clients for row in stack for run in row) for stack in stacks]
-    start, worked = time.monotonic(), 0
+    start, worked, remaining = time.monotonic(), 0, sum(work[i] for i in todo)
 
-    def progress(running: int) -> Progress:
-        counts = {kind: sum(len(keys[i]) for i, of in state.items() if of == kind) for kind in ("done", "failed")}
-        remaining = sum(work[i] for i, of in state.items() if of == "left")
+    def progress(running: Iterable[int]) -> Progress:
         left = 0.0 if not remaining else (time.monotonic() - start) / worked * remaining if worked else None
-        return Progress(counts["done"], counts["failed"], running, sum(map(len, keys)), left)
+        return Progress(
+            *(len(finished), sum(map(len, failed.values())), sum(len(keys[i]) for i in running), sum(map(len, keys)), left)
+        )
 
-    yield progress(0)
-    todo = [i for i, of in state.items() if of == "left"]
+    yield progress(todo[:workers])
     for i, error, running in _executed(stacks, todo, store, name, workers):
-        state[i] = "failed" if error else "done"
-        worked += work[i]
+        if error:
+            failed[i] = unfinished[i]
+        else:
+            finished |= unfinished[i]
+        worked, remaining = worked + work[i], remaining - work[i]
         yield progress(running)
 
 
 def _executed(
     stacks: list[Stack], todo: list[int], store: Path, name: str, workers: int
-) -> Iterator[tuple[int, str | None, int]]:
-    """Each stack once it is done: its number, what went wrong, and how many others are being run."""
+) -> Iterator[tuple[int, str | None, list[int]]]:
+    """Each stack once it is done: its number, what went wrong, and which others are being run.
+
+    If a process dies, nobody knows for which stack: all that were running are run again, one at a time. One whose process dies
+    ATTEMPTS times while nothing else runs is given up.
+    """
     if workers == 1 and todo:
         _start_worker(os.getpid(), alone=True)
-        for i in todo:
-            yield i, run_stack(stacks[i], store, name), 0
+        for n, i in enumerate(todo):
+            yield i, run_stack(stacks[i], store, name), todo[n + 1 : n + 2]
         return
-    attempts = dict.fromkeys(todo, 0)
-    waiting = list(reversed(todo))
-    while waiting:
-        context = get_context("spawn")
-        with ProcessPoolExecutor(min(workers, len(waiting)), context, _start_worker, (os.getpid(),)) as pool:
-            running: dict[Future[str | None], int] = {}
+    waiting, suspects, deaths = list(reversed(todo)), list[int](), Counter[int]()
+    while waiting or suspects:
+        alone = bool(suspects)
+        queue, most = ([suspects.pop()], 1) if alone else (waiting, workers)
+        running: dict[Future[str | None], int] = {}
+        with ProcessPoolExecutor(min(most, len(queue)), get_context("spawn"), _start_worker, (os.getpid(),)) as pool:
             try:
-                while waiting or running:
-                    while waiting and len(running) < workers:
-                        i = waiting.pop()
-                        attempts[i] += 1
-                        running[pool.submit(run_stack, stacks[i], store, name)] = i
+                while queue or running:
+                    while queue and len(running) < most:
+                        submitted = pool.submit(run_stack, stacks[queue[-1]], store, name)
+                        running[submitted] = queue.pop()
                     for future in wait(running, return_when=FIRST_COMPLETED).done:
                         error = future.result()
                         i = running.pop(future)
-                        yield i, error, len(running)
-            except BrokenProcessPool:  # a worker was killed: whoever was running begins again, in a new pool
-                for i in running.values():
-                    if attempts[i] < ATTEMPTS:
-                        waiting.append(i)
-                        continue
-                    said = f"its process died {ATTEMPTS} times: there may be too little memory"
-                    with Store(store) as kept:
-                        kept.fail({key_of(run): run.model_dump_json() for row in stacks[i] for run in row}, said)
-                    yield i, said, 0
+                        yield i, error, [*running.values(), *queue[len(running) - most :]][:most]
+            except BrokenProcessPool:
+                if not alone:
+                    suspects.extend(running.values())
+                    continue
+                (i,) = {*running.values(), *queue}
+                deaths[i] += 1
+                if deaths[i] < ATTEMPTS:
+                    suspects.append(i)
+                    continue
+                said = f"its process died {ATTEMPTS} times: there may be too little memory"
+                with Store(store) as kept:
+                    kept.fail({key_of(run): run.model_dump_json() for row in stacks[i] for run in row}, said)
+                yield i, said, []
             except BaseException:
                 for process in (pool._processes or {}).values():
                     process.kill()

@@ -80,6 +80,8 @@ def _result(run: Run, task: Task, account: Account, done: Performance, noise_nam
         private=not run.simulation and account.epsilon_spent <= run.epsilon,
         rounds=done.rounds,
         dimension=task.dimension,
+        mu=task.mu,
+        L=task.L,
         noise_source=noise_name if account.sigma > 0 else "none",
         test_error=curve[-1].test_error if curve else None,
         client_error=curve[-1].client_error if curve else None,

@@ -9,6 +9,7 @@ from equipoise.errors import require
 Unit = Literal["client", "record"]
 Neighbours = Literal["replace-one", "zero-out", "add-remove"]
 Trust = Literal["local", "secure-aggregation"]
+KNOWN = {"neighbours": get_args(Neighbours), "trust": get_args(Trust), "unit": get_args(Unit)}
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -51,9 +52,9 @@ class Guarantee:
     unit: Unit = "client"
 
     def __post_init__(self) -> None:
-        for name, kind in (("neighbours", Neighbours), ("trust", Trust), ("unit", Unit)):
+        for name, known in KNOWN.items():
             value = getattr(self, name)
-            require(value in get_args(kind), f"{name}={value!r} is not one of {', '.join(get_args(kind))}")
+            require(value in known, f"{name}={value!r} is not one of {', '.join(known)}")
         other = {"client": "add-remove", "record": "zero-out"}[self.unit]
         require(
             self.neighbours != other,

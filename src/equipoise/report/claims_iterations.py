@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from equipoise.report.claims import STEADY, Constants, Finding, Findings, inside
+from equipoise.report.claims import STEADY, Finding, Findings, inside
 from equipoise.report.claims_local_steps import ranked
 from equipoise.report.evidence import UNKNOWN, Difference, Errors, all_of, best, chosen, judged, opposite, paired
 from equipoise.report.optima import along_iterations
@@ -12,30 +12,30 @@ from equipoise.report.study import Case, Cell
 
 def over_iterations(case: Case, algorithm: str) -> dict[tuple[float, float], list[Cell]]:
     """By epsilon and clip norm: three cells or more over the number of iterations, local steps at their best."""
-    keys = sorted({(cell.epsilon, cell.clip_norm) for cell in case.cells if cell.algorithm == algorithm})
-    found = {key: along_iterations(case, algorithm, *key)[0] for key in keys}
-    return {key: cells for key, cells in found.items() if len(cells) > 2}
+    found, _ = along_iterations(case)
+    return {(epsilon, clip): cells for (name, epsilon, clip), cells in found.items() if name == algorithm and len(cells) > 2}
 
 
-def best_iterations(case: Case, algorithm: str, _: Constants) -> Findings:
+def best_iterations(case: Case, algorithm: str) -> Findings:
     found = {key: cells for key, cells in over_iterations(case, algorithm).items() if key[0] < math.inf}
     hypothesis = "Some T in between is better than the smallest and than the largest T, τ at its best, on average over budgets"
     if not found:
         yield Finding("4", hypothesis, "", "needs three values of T", "not in the store", 0, UNKNOWN)
     for clip in sorted({clip for _, clip in found}):
-        seen = inside([cells for key, cells in found.items() if key[1] == clip])
+        seen = inside(case, [cells for key, cells in found.items() if key[1] == clip])
         yield Finding(
             "4",
             hypothesis,
             f"C = {clip:g}",
-            "error at each end of T minus error at the best T in between; and most budgets have their lowest mean in between",
+            "error at each end of T minus error at the best T in between; and most budgets have their lowest mean in between; "
+            + along_iterations(case)[1],
             seen.told("T"),
             seen.trials,
             seen.verdict,
         )
 
 
-def degrades(case: Case, algorithm: str, _: Constants) -> Findings:
+def degrades(case: Case, algorithm: str) -> Findings:
     falls = algorithm.startswith("dp-scaffnew")
     does = "gets worse" if falls else "does not get worse"
     hypothesis = f"Without noise and clip {algorithm} {does} by more than {STEADY:g} with many iterations, on test and train"
@@ -61,10 +61,10 @@ def degrades(case: Case, algorithm: str, _: Constants) -> Findings:
     )
 
 
-def falls(case: Case, algorithm: str, _: Constants) -> Findings:
-    optima = {
-        key: min(cells, key=lambda cell: (cell.mean, cell.iterations)).iterations
+def falls(case: Case, algorithm: str) -> Findings:
+    found = {
+        key: min(cells, key=lambda cell: (cell.mean, cell.iterations))
         for key, cells in over_iterations(case, algorithm).items()
         if key[0] < math.inf
     }
-    yield ranked("6b", "The optimal T falls as ε falls", optima, rising=False)
+    yield ranked("6b", "The optimal T falls as ε falls", found, lambda cell: cell.iterations, rising=False)

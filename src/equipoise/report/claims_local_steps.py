@@ -1,9 +1,10 @@
 """Observations 1 and 3 of the paper: the best number of local steps."""
 
 import math
+from collections.abc import Callable
 
-from equipoise.report.claims import CLOSE, Constants, Finding, Findings, inside
-from equipoise.report.evidence import FAILS, HOLDS, LEVEL, UNKNOWN, best, chosen, judged, opposite, paired, rank_test
+from equipoise.report.claims import CLOSE, Finding, Findings, inside
+from equipoise.report.evidence import FAILS, FEWEST, HOLDS, LEVEL, UNKNOWN, best, chosen, judged, opposite, paired, rank_test
 from equipoise.report.optima import curves, optimum, reference_iterations
 from equipoise.report.study import Case, Cell
 
@@ -18,10 +19,10 @@ def swept(case: Case, algorithm: str) -> dict[tuple[float, float], list[Cell]]:
     }
 
 
-def interior(case: Case, algorithm: str, _: Constants) -> Findings:
+def interior(case: Case, algorithm: str) -> Findings:
     found = {key: cells for key, cells in swept(case, algorithm).items() if key[0] < math.inf and len(cells) > 2}
     for clip in sorted({clip for _, clip in found}):
-        seen = inside([cells for key, cells in found.items() if key[1] == clip])
+        seen = inside(case, [cells for key, cells in found.items() if key[1] == clip])
         yield Finding(
             "1",
             "At fixed T some τ in between is better than the smallest and than the largest τ, on average over budgets",
@@ -33,7 +34,7 @@ def interior(case: Case, algorithm: str, _: Constants) -> Findings:
         )
 
 
-def near(case: Case, algorithm: str, _: Constants) -> Findings:
+def near(case: Case, algorithm: str) -> Findings:
     found = swept(case, algorithm)
     free = [cell for (epsilon, _), cells in found.items() for cell in cells if epsilon == math.inf]
     for epsilon in sorted({epsilon for epsilon, _ in found if epsilon < math.inf}) if free else []:
@@ -51,14 +52,14 @@ def near(case: Case, algorithm: str, _: Constants) -> Findings:
         )
 
 
-def interior_without_noise(case: Case, algorithm: str, constants: Constants) -> Findings:
+def interior_without_noise(case: Case, algorithm: str) -> Findings:
     cells = swept(case, algorithm).get((math.inf, math.inf), [])
     if len(cells) < 3 or not algorithm.startswith("dp-scaffnew"):
         return
-    seen, found = inside([cells]), optimum(cells)
-    theory = "mu and L of the task are not known here, so that 1/p* = √(L/μ) is not compared"
-    if case.task in constants:
-        mu, L = constants[case.task]
+    seen, found = inside(case, [cells]), optimum(cells)
+    theory = "μ and L of the task are not known, so that 1/p* = √(L/μ) is not compared"
+    if case.constants:
+        mu, L = case.constants
         theory = f"1/p* = √(L/μ) = {math.sqrt(L / mu):.3g}"
     steps = f"best τ = {found.best.local_steps} (plausible: {', '.join(map(str, found.plausible))})"
     yield Finding(
@@ -72,23 +73,27 @@ def interior_without_noise(case: Case, algorithm: str, constants: Constants) -> 
     )
 
 
-def rises(case: Case, algorithm: str, _: Constants) -> Findings:
-    optima = {
-        key: optimum(cells).best.local_steps
+def rises(case: Case, algorithm: str) -> Findings:
+    found = {
+        key: optimum(cells).best
         for key, cells in swept(case, algorithm).items()
         if key[0] < math.inf and len(cells) > 1
     }
-    yield ranked("6a", "The optimal τ rises as ε falls", optima, rising=True)
+    yield ranked("6a", "The optimal τ rises as ε falls", found, lambda cell: cell.local_steps, rising=True)
 
 
-def ranked(number: str, hypothesis: str, optima: dict[tuple[float, float], int], rising: bool) -> Finding:
+def ranked(
+    number: str, hypothesis: str, found: dict[tuple[float, float], Cell], axis: Callable[[Cell], int], rising: bool
+) -> Finding:
     """Optima by epsilon and clip norm against the budget: one row of them for every clip norm that has all budgets."""
+    optima = {key: axis(cell) for key, cell in found.items()}
     budgets = sorted({epsilon for epsilon, _ in optima})
     clips = [clip for clip in sorted({clip for _, clip in optima}) if all((epsilon, clip) in optima for epsilon in budgets)]
     if len(budgets) < 4 or not clips:
         needs = "needs optima at four budgets or more: fewer have too few orders"
         return Finding(number, hypothesis, "", needs, f"{len(budgets)} in the store", 0, UNKNOWN)
     rows = [[optima[epsilon, clip] for epsilon in budgets] for clip in clips]
+    trials = min(len(found[epsilon, clip].trials) for epsilon in budgets for clip in clips)
     rho, low, high = rank_test(budgets, rows)
     claimed, contrary = (low, high) if rising else (high, low)
     told = "; ".join(f"C = {clip:g}: {', '.join(map(str, row))}" for clip, row in zip(clips, rows, strict=True))
@@ -98,6 +103,6 @@ def ranked(number: str, hypothesis: str, optima: dict[tuple[float, float], int],
         "",
         f"rank correlation with ε, mean over {len(clips)} clips; p by all orders of the {len(budgets)} budgets",
         f"ρ = {rho:+.2f}, p = {claimed:.3f}; optima by rising ε: {told}",
-        0,
-        HOLDS if claimed <= LEVEL else FAILS if contrary <= LEVEL else UNKNOWN,
+        trials,
+        UNKNOWN if trials < FEWEST else HOLDS if claimed <= LEVEL else FAILS if contrary <= LEVEL else UNKNOWN,
     )

@@ -14,6 +14,7 @@ from equipoise.report.study import Cell
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told"
 FEWEST = 3  # trials, below which nothing is claimed
 LEVEL = 0.05
+RESOLUTION = 0.005  # no interval is narrower on a side: trials share their test records, which are a sample themselves
 MOST_PERMUTED = 7  # values whose orders are all tried: 5040
 
 Errors = dict[int, float]
@@ -22,7 +23,7 @@ Errors = dict[int, float]
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean over n trials with its 95 % interval by Student's t, which takes differences for normal."""
+    """A mean over n trials with its 95 % interval by Student's t, which takes differences for normal; never below RESOLUTION."""
 
     mean: float
     low: float
@@ -49,7 +50,7 @@ def difference(values: Sequence[float]) -> Difference:
     if n < 2:
         return Difference(values[0] if values else math.nan, -math.inf, math.inf, n)
     mean = statistics.fmean(values)
-    wide = float(t.ppf(1 - LEVEL / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n)
+    wide = max(float(t.ppf(1 - LEVEL / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n), RESOLUTION)
     return Difference(mean, mean - wide, mean + wide, n)
 
 

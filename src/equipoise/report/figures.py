@@ -9,6 +9,7 @@ from equipoise.report.optima import along_iterations, curves, optimum, reference
 from equipoise.report.study import Case, Cell
 
 MOST_COLUMNS = 6
+MANY = {"clip_norm": "clip thresholds", "epsilon": "budgets"}
 MOST_TOLD = 10  # local steps in a map with numbers
 
 
@@ -50,7 +51,10 @@ def below(case: Case, band: bool = True) -> str:
     many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     shown = f"Mean over {many} trial{'s' if counts[-1] > 1 else ''}"
     shown += ", band: ± one standard deviation" if band and counts[-1] > 1 else ""
-    return f"{shown}; error: {case.error_name}; {case.meaning}. Simulation with seeded noise."
+    more = [name for name in ("clip_norm", "epsilon") if len(case.values(name)) > MOST_COLUMNS]
+    cut = "".join(f" Only the first {MOST_COLUMNS} of {len(case.values(name))} {MANY[name]} have a panel." for name in more)
+    noise = "Simulation; runs of a trial share their noise, so that neighbouring curves have the same accidents."
+    return f"{shown}; error: {case.error_name}; {case.meaning}. {noise}{cut}"
 
 
 def error_by_steps(case: Case, iterations: int) -> Any | None:
@@ -115,19 +119,21 @@ def error_by_clip(case: Case) -> Any | None:
 
 
 def error_by_iterations(case: Case) -> Any | None:
-    """Figs. 3 and 10: error against the total of iterations, local steps at each budget's best; dashed: on training records."""
+    """Figs. 3 and 10: error against the total of iterations, local steps at their best; dotted: on training records."""
     algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
-    if len(case.values("iterations")) < 2:
+    along, rule = along_iterations(case)
+    totals = sorted({cell.iterations for cells in along.values() for cell in cells if len(cells) > 1})
+    if not totals:
         return None
     figure, grid = panels(len(algorithms), len(clips), height=2.4, sharex=True, sharey=True)
     budgets = case.values("epsilon")
     colour, marker = colours(budgets), markers(budgets)
-    totals, drawn = case.values("iterations"), []
+    drawn: list[Cell] = []
     for row, algorithm in enumerate(algorithms):
         for column, clip in enumerate(clips):
             axes = grid[row, column]
             for epsilon in budgets:
-                cells, _ = along_iterations(case, algorithm, epsilon, math.inf if epsilon == math.inf else clip)
+                cells = along.get((algorithm, epsilon, math.inf if epsilon == math.inf else clip), [])
                 if len(cells) > 1:
                     drawn += cells
                     _line(axes, cells, colour[epsilon], marker[epsilon], lambda cell: cell.iterations)
@@ -141,7 +147,7 @@ def error_by_iterations(case: Case) -> Any | None:
     untrained = from_zero(grid, drawn, case.baseline, [cell.train_mean or 0.0 for cell in drawn])
     keys = [key_line(case.budget(epsilon), colour[epsilon], marker[epsilon]) for epsilon in budgets]
     keys += [*_common_keys(untrained), key_line("training error (mean)", "#777777", "", linestyle=":", linewidth=1)]
-    heading = f"{case.title}: error against iterations, local steps at the best of each budget"
+    heading = f"{case.title}: error against iterations, {rule}"
     return finish(figure, heading, below(case), keys)
 
 

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from equipoise.report.drawing import OKABE_ITO, colours, finish, from_zero, markers, panels
+from equipoise.report.drawing import MARKERS, OKABE_ITO, colours, finish, from_zero, markers, panels
 from equipoise.report.figures import MOST_COLUMNS, below, key_line
 from equipoise.report.optima import Law, curves, optimum, r2, reference_iterations
 from equipoise.report.study import Case, Cell, number
@@ -43,7 +43,7 @@ def steps_by_clip(laws: list[Law]) -> Any | None:
     edge, total = sum(law.at_edge for law in laws), sum(sum(map(len, law.optima)) for law in laws)
     said = (
         f"The fits go through the means, one point per C. Of {total} optima {edge} lie at an end of what was tried. "
-        "An R² on fewer than two residual degrees of freedom (d.o.f.) says nothing. Simulation with seeded noise."
+        f"An R² on fewer than two residual degrees of freedom (d.o.f.) says nothing. {laws[0].meaning}. Simulation."
     )
     return finish(figure, f"Optimal local steps against the clip threshold ({laws[0].convention})", said, keys, 3)
 
@@ -61,7 +61,7 @@ def nominal_and_exact(cases: list[Case]) -> Any | None:
     every: list[float] = []
     for i, case in enumerate(nominal):
         spent = sorted({(cell.epsilon, cell.epsilon_spent) for cell in case.cells if cell.private})
-        colour, marker = OKABE_ITO[i % len(OKABE_ITO)], "osD^vP*X"[i % 8]
+        colour, marker = OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
         axes.plot(*zip(*spent, strict=True), color=colour, marker=marker, markersize=6, linestyle=":")
         for label, exact in dict(spent).items():
             axes.annotate(number(exact), (label, exact), (6, -11), textcoords="offset points", fontsize=8, color=colour)
@@ -79,8 +79,9 @@ def nominal_and_exact(cases: list[Case]) -> Any | None:
     axes.set_xlabel("nominal ε, the label of the run")
     axes.set_ylabel("exact ε that is spent")
     keys.append(key_line("a label that is true", "#555555", "", linestyle=(0, (4, 3)), linewidth=1))
+    meanings = " | ".join(dict.fromkeys(case.meaning for case in nominal))
     heading = f"{Path(nominal[0].task).name}: what Lemma 1 spends, and what it says"
-    return finish(figure, heading, f"Above the dashed line a run is not private at its label. {nominal[0].meaning}.", keys)
+    return finish(figure, heading, f"Above the dashed line a run is not private at its label. {meanings}.", keys)
 
 
 def units(cases: list[Case]) -> Any | None:
@@ -96,7 +97,7 @@ def units(cases: list[Case]) -> Any | None:
         for i, case in enumerate(alike):
             for j, algorithm in enumerate(case.values("algorithm")):
                 best = _best(case, algorithm)
-                colour, marker = OKABE_ITO[j % len(OKABE_ITO)], "osD^vP*X"[i % 8]
+                colour, marker = OKABE_ITO[j % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
                 x, y = [cell.epsilon for cell in best], [cell.mean for cell in best]
                 wide = [0.0 if math.isnan(cell.std) else cell.std for cell in best]
                 axes.errorbar(x, y, wide, color=colour, marker=marker, capsize=2, linestyle=("-", "--", ":", "-.")[j % 4])

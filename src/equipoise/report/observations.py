@@ -7,7 +7,7 @@ trials and a 95 % interval wholly on one side. What needs data that the store do
 
 from dataclasses import dataclass
 
-from equipoise.report.claims import Constants, Finding
+from equipoise.report.claims import Finding
 from equipoise.report.claims_clip import acts_early, follows, matters
 from equipoise.report.claims_iterations import best_iterations, degrades, falls
 from equipoise.report.claims_local_steps import interior, interior_without_noise, near, rises
@@ -28,14 +28,14 @@ class Observation:
     finding: Finding
 
 
-def observe(study: Study, constants: Constants | None = None) -> list[Observation]:
-    """Every hypothesis for every case and algorithm of the study; `constants` are mu and L of tasks where they are known."""
+def observe(study: Study) -> list[Observation]:
+    """Every hypothesis for every case and algorithm of the study."""
     found = [
         Observation(case.task, case.convention, algorithm, finding)
         for case in study.cases
         for algorithm in case.values("algorithm")
         for claim in CLAIMS
-        for finding in claim(case, algorithm, constants or {})
+        for finding in claim(case, algorithm)
     ]
     found += [Observation(" + ".join(law.tasks), law.convention, law.algorithm, follows(law)) for law in laws(study)]
     return sorted(found, key=lambda observation: observation.finding.number)
@@ -45,7 +45,7 @@ def how_many(observations: list[Observation]) -> str:
     """What a reader must know about so many tests at once."""
     told = sum(observation.finding.verdict != UNKNOWN for observation in observations)
     return (
-        f"{len(observations)} hypotheses were looked at, {told} could be told. Each is tested by itself at the 5 % level: "
-        "with so many, some verdicts will be wrong by chance. With three trials a test over common trials has little power; "
+        f"{len(observations)} hypotheses were looked at, {told} could be told. Each is tested by itself at the 5 % level "
+        "(orders of budgets: 5 % on either side, since four budgets have no rarer order): with so many, some verdicts will be wrong by chance. With three trials a test over common trials has little power; "
         f"“{UNKNOWN}” is then the usual answer, and no evidence against a hypothesis."
     )

@@ -25,7 +25,8 @@ class Optimum:
     """The cell with the lowest mean test error on a curve; of equal ones, that with the fewest local steps.
 
     `plausible` are the local steps whose mean lies within one standard error of the best, the standard error being that of the
-    difference over common trials. It is no confidence interval. With one trial only ties are plausible.
+    difference over common trials. It is no confidence interval. What has fewer than two trials in common with the best is
+    plausible: nothing speaks against it.
     """
 
     best: Cell
@@ -59,7 +60,7 @@ def _as_good(cell: Cell, best: Cell) -> bool:
     seeds = cell.errors.keys() & best.errors.keys()
     differences = [cell.errors[seed] - best.errors[seed] for seed in sorted(seeds)]
     if len(differences) < 2:
-        return cell.mean == best.mean
+        return True
     return statistics.fmean(differences) <= statistics.stdev(differences) / math.sqrt(len(differences))
 
 
@@ -71,23 +72,31 @@ def reference_iterations(case: Case) -> int:
     return max(tried, key=lambda iterations: (len(tried[iterations]), iterations))
 
 
-def along_iterations(case: Case, algorithm: str, epsilon: float, clip_norm: float) -> tuple[list[Cell], str]:
-    """Cells over the number of iterations, and what was done about local steps.
+Along = dict[tuple[str, float, float], list[Cell]]
+"""By algorithm, epsilon and clip norm: cells over the number of iterations."""
 
-    As in the paper they are fixed at their best for the budget. Where that leaves fewer than three cells but local steps were
-    swept at more numbers of iterations, each has its own best.
+
+def along_iterations(case: Case) -> tuple[Along, str]:
+    """Cells over the number of iterations, and what was done about local steps, for all of them alike.
+
+    As in the paper local steps are fixed at the best of each budget. Where that leaves some budget fewer than three cells though
+    it was run at more numbers of iterations, every number of iterations has its own best.
     """
-    totals = case.values("iterations")
-    fixed = (algorithm, epsilon, clip_norm)
-    found = {curve[3]: cells for curve, cells in curves(case).items() if curve[:3] == fixed and curve[3] in totals}
-    if not found:
-        return [], ""
-    reference = max(found, key=lambda iterations: (len(found[iterations]), iterations))
-    steps = optimum(found[reference]).best.local_steps
-    alike = [cell for _, cells in sorted(found.items()) for cell in cells if cell.local_steps == steps]
-    if len(alike) < min(3, len(found)):
-        return [optimum(cells).best for _, cells in sorted(found.items())], "best τ for each T"
-    return alike, f"τ = {steps}"
+    found: dict[tuple[str, float, float], dict[int, list[Cell]]] = defaultdict(dict)
+    for (*key, iterations), cells in curves(case).items():
+        found[tuple(key)][iterations] = cells  # type: ignore[index]
+    fixed = {key: _at_best(by_total) for key, by_total in found.items()}
+    if all(len(fixed[key]) >= min(3, len(by_total)) for key, by_total in found.items()):
+        return fixed, "τ fixed at the best of each budget"
+    best = {key: [optimum(cells).best for _, cells in sorted(by_total.items())] for key, by_total in found.items()}
+    return best, "τ at its best for every T"
+
+
+def _at_best(by_total: dict[int, list[Cell]]) -> list[Cell]:
+    """Over iterations, with the local steps that are best where most were tried."""
+    reference = max(by_total, key=lambda iterations: (len(by_total[iterations]), iterations))
+    steps = optimum(by_total[reference]).best.local_steps
+    return [cell for _, cells in sorted(by_total.items()) for cell in cells if cell.local_steps == steps]
 
 
 @dataclass(frozen=True)
@@ -109,11 +118,15 @@ class Law:
     group: str
     tasks: tuple[str, ...]
     convention: str
+    meaning: str
+    """What epsilon means there, of one of the tasks."""
     algorithm: str
     clips: tuple[float, ...]
     optima: tuple[tuple[int, ...], ...]
     """For every clip norm the optimal local steps at every budget, in every task."""
     at_edge: int
+    trials: int
+    """The fewest that an optimum rests on."""
 
     @property
     def means(self) -> list[float]:
@@ -158,22 +171,27 @@ def r2(found: Fit) -> str:
 
 
 def laws(study: Study) -> list[Law]:
-    """One law per group of tasks, convention and algorithm, wherever there are at least two clip norms.
+    """One law per group of tasks, meaning of epsilon and algorithm, wherever there are at least two clip norms.
 
     Only budgets of a task that were swept at every clip norm of its group count, so that means are over the same; if there are
     none, all count.
     """
     found: dict[tuple[str, str, str], dict[float, dict[tuple[str, float], Optimum]]] = defaultdict(lambda: defaultdict(dict))
+    samples = {case.privacy or "": case for case in reversed(study.cases)}
     for case in study.cases:
         iterations = reference_iterations(case)
         for (algorithm, epsilon, clip, T), cells in curves(case).items():
             if T == iterations and epsilon < math.inf and clip < math.inf and len(cells) > 1:
                 group = GROUPS.get(case.task, case.task)
-                found[group, case.convention, algorithm][clip][case.task, epsilon] = optimum(cells)
-    return [_law(*key, by_clip) for key, by_clip in sorted(found.items()) if len(by_clip) > 1]
+                found[group, case.privacy or "", algorithm][clip][case.task, epsilon] = optimum(cells)
+    return [
+        _law(group, samples[privacy], algorithm, by_clip)
+        for (group, privacy, algorithm), by_clip in sorted(found.items())
+        if len(by_clip) > 1
+    ]
 
 
-def _law(group: str, convention: str, algorithm: str, by_clip: dict[float, dict[tuple[str, float], Optimum]]) -> Law:
+def _law(group: str, sample: Case, algorithm: str, by_clip: dict[float, dict[tuple[str, float], Optimum]]) -> Law:
     common = set.intersection(*(set(optima) for optima in by_clip.values()))
     counted = {
         clip: [found for key, found in sorted(optima.items()) if key in common or not common]
@@ -182,5 +200,6 @@ def _law(group: str, convention: str, algorithm: str, by_clip: dict[float, dict[
     tasks = sorted({task for optima in by_clip.values() for task, epsilon in optima if (task, epsilon) in common or not common})
     clips = sorted(by_clip)
     steps = tuple(tuple(found.best.local_steps for found in counted[clip]) for clip in clips)
-    edge = sum(bool(found.edge) for optima in counted.values() for found in optima)
-    return Law(group, tuple(tasks), convention, algorithm, tuple(clips), steps, edge)
+    every = [found for optima in counted.values() for found in optima]
+    edge, trials = sum(bool(found.edge) for found in every), min(len(found.best.trials) for found in every)
+    return Law(group, tuple(tasks), sample.convention, sample.meaning, algorithm, tuple(clips), steps, edge, trials)

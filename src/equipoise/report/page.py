@@ -49,10 +49,11 @@ def case_data(case: Case) -> dict[str, Any]:
 
     budgets = case.values("epsilon")
     colour = colours(budgets)
-    found = {key: cells for key, cells in curves(case).items() if key[3] in case.values("iterations")}
+    every = curves(case)
+    found = {key: cells for key, cells in every.items() if key[3] in case.values("iterations")}
     reference = reference_iterations(case)
     ways = {key: optimum(cells).best for key, cells in found.items() if key[3] == reference}
-    along = {key[:3]: along_iterations(case, *key[:3])[0] for key in found}
+    along, rule = along_iterations(case)
     return {
         "task": case.task,
         "convention": case.convention,
@@ -64,8 +65,9 @@ def case_data(case: Case) -> dict[str, Any]:
         "clips": [_name(clip) for clip in case.values("clip_norm")],
         "iterations": case.values("iterations"),
         "reference": reference,
-        "cells": [_cell_data(cell) for cells in found.values() for cell in cells],
+        "cells": [_cell_data(cell) for cells in every.values() for cell in cells],
         "optima": [_optimum_data(cells) for cells in found.values()],
+        "rule": rule,
         "along": [
             {**_key(key), "cells": [(cell.iterations, cell.local_steps) for cell in cells]}
             for key, cells in along.items()

@@ -24,10 +24,11 @@ def read_study(path: Path) -> Study:
     notes = []
     with Store(path, create=False) as store:
         rows = store.table()
-        if not rows:
-            raise DataError(f"store={path} holds no finished run: let `equipoise sweep` finish some first")
         if failures := store.failures():
             notes.append(f"{len(failures)} runs could not be run at all, for example: {next(iter(failures.values()))}")
+        if not rows:
+            why = notes[0] if failures else "let `equipoise sweep` finish some first"
+            raise DataError(f"store={path} holds no finished run: {why}")
         usable = [row for row in rows if row["local_steps"] is not None and (row["test_error"] is not None or row["failed"])]
         if len(usable) < len(rows):
             notes.append(f"{len(rows) - len(usable)} runs have no test error, or no fixed number of local steps: left out")
@@ -36,7 +37,7 @@ def read_study(path: Path) -> Study:
         for row in usable:
             row["said"] = json.loads(row.pop("result"))
             trials = groups[_case_key(row)][_cell_key(row)]
-            repeated += row["seed"] in trials and row["epsilon"] < math.inf  # what has no noise, every convention runs anew
+            repeated += row["seed"] in trials and row["epsilon"] < math.inf  # what has no noise, conventions may each have run
             trials[row["seed"]] = row
         if repeated:
             notes.append(f"{repeated} runs repeat a trial, on other data or by another version: the newest of each was taken")
@@ -47,11 +48,12 @@ def read_study(path: Path) -> Study:
     if diverged := sum(row["failed"] is not None for row in usable):
         notes.append(f"{diverged} runs diverged: a cell with such a trial is never taken for the best")
     samples = {key: next(iter(next(iter(group.values())).values())) for key, group in groups.items()}
-    cases = _cases(cells, samples)
+    lost = {(_case_key(row), _cell_key(row)) for row in usable if row["failed"] is not None}
+    cases = _cases(cells, samples, lost)
     if not cases:
         raise DataError(f"store={path} holds no run with a test error: nothing can be drawn")
-    if any(len({len(cell.trials) for cell in case.cells}) > 1 for case in cases):
-        notes.append("cells have unequal numbers of trials: is the sweep still running?")
+    if any(len({(cell.private, *cell.errors) for cell in case.cells}) > 2 for case in cases):
+        notes.append("cells do not have the same trials (a search, or a sweep that still runs): their means are not on a par")
     return Study(tuple(cases), len(rows), tuple(notes))
 
 
@@ -63,8 +65,7 @@ def _case_key(row: dict[str, Any]) -> tuple[str, str | None, str]:
 
 
 def _cell_key(row: dict[str, Any]) -> tuple[Any, ...]:
-    clip = math.inf if row["epsilon"] == math.inf else row["clip_norm"]
-    return _algorithm(row), row["epsilon"], clip, row["iterations"], row["local_steps"]
+    return _algorithm(row), row["epsilon"], row["clip_norm"], row["iterations"], row["local_steps"]
 
 
 def _algorithm(row: dict[str, Any]) -> str:
@@ -119,7 +120,7 @@ def _mean_curve(curves: list[list[dict[str, Any]]]) -> tuple[Moment, ...]:
     return tuple(Moment(*at, *(mean(points, name) for name in names)) for at, points in sorted(moments.items()))
 
 
-def _cases(cells: dict[Any, list[Cell]], samples: dict[Any, dict[str, Any]]) -> list[Case]:
+def _cases(cells: dict[Any, list[Cell]], samples: dict[Any, dict[str, Any]], lost: set[tuple[Any, Any]]) -> list[Case]:
     """Private cells with the reference of the same training beside them; a reference that has no such company is a case too."""
     private = [key for key in cells if key[1] is not None and cells[key]]
     alone = [
@@ -132,7 +133,8 @@ def _cases(cells: dict[Any, list[Cell]], samples: dict[Any, dict[str, Any]]) -> 
         names = [name for name in (*PRIVACY, *TRAINING) if len({json.dumps(said.get(name)) for said in alike}) > 1]
         said = samples[key]["said"]
         unlike = "".join(f", {name}={said.get(name)}" for name in names)
-        reference = cells.get((key[0], None, key[2]), []) if key[1] else []
+        free = (key[0], None, key[2])
+        reference = cells.get(free, []) if key[1] else []
         case = Case(
             key[0],
             label + unlike,
@@ -142,6 +144,9 @@ def _cases(cells: dict[Any, list[Cell]], samples: dict[Any, dict[str, Any]]) -> 
             said["error_name"],
             said["baseline_error"],
             (*cells[key], *reference),
+            key[1],
+            (said["mu"], said["L"]) if said.get("mu") and said.get("L") else None,
+            frozenset(cell for of, cell in lost if of in (key, free)),
         )
         cases.append(case)
     tasks = list(dict.fromkeys(case.task for case in cases))

@@ -92,6 +92,12 @@ class Case:
     error_name: str
     baseline: float | None
     cells: tuple[Cell, ...]
+    privacy: str | None
+    """All settings that say what epsilon means, as JSON: equal for cases whose budgets may be compared."""
+    constants: tuple[float, float] | None
+    """mu and L of the task, where they are known."""
+    diverged: frozenset[tuple[str, float, float, int, int]]
+    """Algorithm, epsilon, clip norm, iterations and local steps of cells with a trial that diverged."""
 
     @property
     def title(self) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.errors import EquipoiseError, InvalidValue
-from equipoise.report.claims import Constants
 from equipoise.report.drawing import check_libraries, save, styled
 from equipoise.report.figures import error_by_clip, error_by_iterations, error_by_steps, surface
 from equipoise.report.more_figures import nominal_and_exact, progress, steps_by_clip, units
@@ -37,15 +36,12 @@ class Summary:
         return "\n".join([self.best, *self.notes, f"{len(self.files)} files; open {self.out / 'index.html'}"])
 
 
-def write_report(store: Path, out: Path, constants: Constants | None = None) -> Summary:
-    """Write the report of a store into a folder, new or that of an earlier report.
-
-    `constants` are mu and L by task, where they are known: then the best local steps without noise are compared with theory.
-    """
+def write_report(store: Path, out: Path) -> Summary:
+    """Write the report of a store into a folder, new or that of an earlier report."""
     check_libraries()
     _check_folder(out)
     study = read_study(store)
-    observations = observe(study, constants)
+    observations = observe(study)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as part:
@@ -94,7 +90,9 @@ def _figures(study: Study) -> Iterator[tuple[str, str, str, Any]]:
     found = laws(study)
     for convention in dict.fromkeys(case.convention for case in study.cases):
         of = [law for law in found if law.convention == convention]
-        yield "optimal-steps-by-clip", convention, "needs several clip thresholds and local steps", steps_by_clip(of)
+        for meaning in dict.fromkeys(law.meaning for law in of) or [""]:
+            alike = [law for law in of if law.meaning == meaning]
+            yield "optimal-steps-by-clip", convention, "needs several clip thresholds and local steps", steps_by_clip(alike)
     for task in study.tasks:
         cases = [case for case in study.cases if case.task == task]
         if any(case.nominal for case in cases):

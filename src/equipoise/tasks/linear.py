@@ -117,7 +117,8 @@ class LinearClients:
             features, targets = torch.take_along_dim(features, index, -2), torch.take_along_dim(targets, index, -2)
         outputs = torch.einsum("...nf,...kf->...nk", features, self._matrix(x))
         residual = self.link.residual(outputs, targets) * weights[..., None]
-        return self.l2 * x + torch.einsum("...nk,...nf->...kf", residual, features).flatten(-2)
+        summed = torch.einsum("...nk,...nf->...kf", residual, features).flatten(-2)
+        return summed.add_(x, alpha=self.l2)  # in this order stacked models keep the layout that einsum need not copy
 
     def clipped_sum(self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, draw: int) -> Tensor:
         """A record's gradient is residual times features, so its norm is known without it (Goodfellow 2015)."""
@@ -270,7 +271,7 @@ def linear_task(
         pool=pool,
         public=(*public, *([f"{len(pool.features)} records for planning"] if pool else [])),
         batch=options.minibatch,
-        fingerprint=fingerprint(array for table in (*tables, test) if table for array in table),
+        fingerprint=fingerprint(array for table in (*tables, test, pool) if table for array in table),
         learning_rate=1 / L,
         mu=l2,
         L=L,

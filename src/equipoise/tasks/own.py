@@ -6,9 +6,11 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -77,7 +79,9 @@ def own_task(
         batch=batch,
         seed=seed,
         error_name=error_name,
-        fingerprint=fingerprint(part.numpy() for pair in (*data, *(() if records is None else (records,))) for part in pair),
+        fingerprint=fingerprint(
+            [flat.initial().numpy(), *(part.numpy() for pair in (*data, records, alone) if pair for part in pair)]
+        ),
         constant_error=None if records is None else _constant_error(flat, metric, records),
         learning_rate=learning_rate,
         iterations=iterations,
@@ -187,7 +191,6 @@ def task_file(path: str, options: Options) -> Task:
     require(
         options.split in (None, "random"), f"split={options.split!r}: {path} says itself which client holds what; leave it out"
     )
-    require(options.clients is None, f"clients={options.clients}: {path} says itself how many clients there are; leave it out")
     with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
         torch.manual_seed(options.seed)
         sys.path.insert(0, str(Path(path).resolve().parent))
@@ -204,7 +207,11 @@ def task_file(path: str, options: Options) -> Task:
     chosen = {name: given[name] for name in (*GIVEN, *MAY_BE_GIVEN) if name in given}
     if options.batch is not None:
         chosen["batch"] = options.minibatch
-    return own_task(**chosen, seed=options.seed, name=path)
+    task = own_task(**chosen, seed=options.seed, name=path)
+    there = len(task.clients.sizes)
+    require(options.clients in (None, there), f"clients={options.clients}: {path} has {there} clients; leave it out")
+    code = np.frombuffer(Path(path).read_bytes(), dtype=np.uint8)  # the loss and the metric are in it
+    return replace(task, fingerprint=fingerprint([code, np.frombuffer(bytes.fromhex(task.fingerprint), dtype=np.uint8)]))
 
 
 def _line(error: BaseException, path: str) -> str:
