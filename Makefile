@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run study test planted-bugs crash-test bench-planner bench-records bench-per-example bench-tasks bench-stacking install lint clean
+.PHONY: run study test planted-bugs crash-test bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search reproduction install lint clean
 
 run: install  ## the main job: both algorithms, private and not, on embedded data
 	$(BIN)/python examples/compare.py
@@ -29,6 +29,15 @@ bench-tasks: install  ## do the paper's tasks learn? Needs their data (resumable
 
 bench-stacking: install  ## what training runs together gains
 	$(BIN)/python benchmarks/stacking.py
+
+bench-search: install  ## does the search find what the whole grid finds (resumable, about ten minutes)
+	$(BIN)/python benchmarks/search.py
+
+reproduction: install  ## the paper's experiments on FEMNIST and CIFAR-10, reduced (resumable, an hour each; needs the data)
+	$(BIN)/equipoise sweep examples/femnist.toml --store reproduction/femnist.sqlite
+	$(BIN)/equipoise sweep examples/cifar10.toml --store reproduction/cifar10.sqlite
+	$(BIN)/equipoise report reproduction/femnist.sqlite --out reproduction/femnist
+	$(BIN)/equipoise report reproduction/cifar10.sqlite --out reproduction/cifar10
 
 crash-test: install  ## kill a sweep twenty times; nothing may be lost or doubled
 	$(BIN)/python tests/crash.py

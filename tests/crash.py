@@ -20,7 +20,7 @@ GRID = """
 name = "crash"
 task = "breast-cancer"
 algorithm = ["dp-fedavg", "dp-scaffnew"]
-iterations = 1440
+iterations = 720
 local_steps = "divisors"
 epsilon = [3.3, 2.0, 1.0, 0.5, inf]
 clip = [0.1, 1.0, 10.0]
@@ -80,15 +80,20 @@ def main() -> None:
         assert undisturbed.returncode == 0, out
         whole, seconds = contents(folder / "whole.sqlite"), time.monotonic() - start
         print(f"undisturbed: {len(whole[0])} runs in {seconds:.0f} s", flush=True)
-        store, before, finished_early = folder / "killed.sqlite", set(), 0
-        for kill in range(arguments.kills):
-            process = started(folder, "killed.sqlite")
-            time.sleep(chance.uniform(0.3, 0.8) * seconds)  # the first third is getting ready
+        kills, number, inside, before = 0, 0, 0, set()
+        while kills < arguments.kills:
+            store = folder / f"killed-{number}.sqlite"
+            process = started(folder, store.name)
+            while process.poll() is None and not workers_of(process):
+                time.sleep(0.05)
+            time.sleep(chance.uniform(0, 0.7) * seconds)
             computing = workers_of(process)
-            whom = "the sweep" if kill % 2 or not computing else "a worker"
-            if process.poll() is not None:
-                finished_early += 1
+            if process.poll() is not None or not computing:  # it came to its end: begin anew, or nothing would be killed
+                process.wait()
+                assert contents(store) == whole, "the stores differ"
+                number, before = number + 1, set()
                 continue
+            whom = chance.choice(["the sweep", "a worker"])
             os.kill(process.pid if whom == "the sweep" else chance.choice(computing), signal.SIGKILL)
             if whom == "a worker":
                 time.sleep(chance.uniform(0.5, 3.0))
@@ -96,15 +101,17 @@ def main() -> None:
             process.wait()
             after = kept(store)
             assert before <= after, "a finished run was lost or changed"
-            print(f"kill {kill + 1}: {whom}; {len(after)} runs are kept", flush=True)
-            before = after
-        process = started(folder, "killed.sqlite")
+            kills, inside, before = kills + 1, inside + (0 < len(after) < len(whole[0])), after
+            print(f"kill {kills}: {whom}; {len(after)} runs are kept", flush=True)
+        process = started(folder, store.name)
         out, _ = process.communicate()
         assert process.returncode == 0, out
         assert contents(store) == whole, "the stores differ"
         left = [pid for pid in os.listdir("/proc") if pid.isdigit() and _computes(pid, folder)]
         assert not left, f"processes are left: {left}"
-        print(f"{arguments.kills} kills ({finished_early} after the end), resumed: {len(whole[0])} runs equal, bit for bit")
+        print(
+            f"{kills} kills, {inside} with part of the runs kept, {number + 1} stores: {len(whole[0])} runs equal, bit for bit"
+        )
 
 
 def _computes(pid: str, folder: Path) -> bool:

@@ -56,6 +56,7 @@ ALLOWED = {
     },
     "cli_data": {"data_sets", "shown", "tasks.bounds", "tasks.inventory"},
     "cli_sweep": {"cli_data", "grids", "report", "search", "shown", "store", "sweep"},
+    "__main__": {"cli"},
     "__init__": {"planner", "plans", "privacy", "result", "run", "saved", "tasks", "training"},
 }
 TORCH_FREE = """errors seeds rules run result saved statement plans plans_without_data shown store grids search

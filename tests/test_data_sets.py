@@ -426,12 +426,23 @@ def test_names_that_cannot_be_printed_are_told_all_the_same(place):
         FEMNIST.prepared(prepare_femnist)
 
 
-def test_a_missing_library_is_one_sentence(place, capsys, monkeypatch):
-    put(place / "brain-mri" / "Task04_Hippocampus" / "imagesTr" / "hippocampus_001.nii.gz", b"")
+@pytest.mark.parametrize(
+    ("task", "file", "said"),
+    [
+        (
+            "hippocampus",
+            "brain-mri/Task04_Hippocampus/imagesTr/hippocampus_001.nii.gz",
+            "nibabel and torch: pip install 'equipoise[mri]'",
+        ),
+        ("messidor", "fundus/Base11.zip", "pillow and xlrd: pip install 'equipoise[images]'"),
+    ],
+)
+def test_a_missing_library_is_one_sentence(place, capsys, monkeypatch, task, file, said):
+    put(place / file, b"")
     monkeypatch.setattr(prepared, "_version", lambda library: "none")
-    code, out, _ = run_command(capsys, "data", "check", "hippocampus")
+    code, out, _ = run_command(capsys, "data", "check", task)
     assert code == 1
-    assert "needs nibabel and torch: pip install 'equipoise[mri]'" in out
+    assert f"task={task} needs {said}" in out
 
 
 def test_a_link_is_no_file(place):

@@ -134,9 +134,14 @@ def _stacked(
 
 def _points(task: Task, run: Run) -> int:
     """How often to measure: at most MEASURING of the work of training, where a step is three passes through the model."""
-    if not task.test_records or task.batch is None:
+    if _is_quick(task):
         return POINTS
-    return max(1, min(POINTS, int(MEASURING * 3 * run.iterations * run.clients * task.batch / task.test_records)))
+    return max(1, min(POINTS, int(MEASURING * 3 * run.iterations * run.clients * (task.batch or 1) / task.test_records)))
+
+
+def _is_quick(task: Task) -> bool:
+    """Whether looking at all records is little work beside training."""
+    return not task.test_records or task.batch is None
 
 
 def _look(
@@ -162,8 +167,10 @@ def _look(
     assert norms is not None
     clips = torch.tensor([[[run.clip_norm] for run in row] for row in runs], dtype=torch.float64)
     clipped = (norms > clips).double().mean(-1).tolist()
+    last = round.number == done[0][0].rounds
     for s, (task, row) in enumerate(zip(tasks, done, strict=True)):
-        error = _listed(task.clients.error(x[s, 0] if len(row) == 1 else x[s]), len(row))
+        of_clients = task.clients.error(x[s, 0] if len(row) == 1 else x[s]) if last or _is_quick(task) else None
+        error = _listed(of_clients, len(row))
         norm, h_norm = norms[s].mean(-1).tolist(), _listed(None if h_norms is None else h_norms[s].mean(-1), len(row))
         for q, one in enumerate(row):
             share = clipped[s][q] if runs[s][q].unit == "client" else None

@@ -42,7 +42,8 @@ class Diagnosis:
     clipped: Real | None
     update_norm: Real
     h_norm: Real | None
-    train_error: Real
+    train_error: Real | None
+    """Over all private records; of a network only after the last round."""
 
 
 class Result(Run):

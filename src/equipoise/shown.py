@@ -91,7 +91,7 @@ def diagnostics(result: Result) -> Table:
         clipped, h_norm = (
             "" if value is None else told.format(value) for value, told in ((row.clipped, "{:.0%}"), (row.h_norm, "{:.4g}"))
         )
-        table.add_row(str(row.round), clipped, f"{row.update_norm:.4g}", h_norm, f"{row.train_error:.4f}")
+        table.add_row(str(row.round), clipped, f"{row.update_norm:.4g}", h_norm, _number(row.train_error))
     return table
 
 

@@ -10,6 +10,7 @@ CLOSE = 0.05  # of the error: what counts as almost the same
 STEADY = 0.01  # of the error: what counts as no degradation
 SELDOM = 0.05  # of the messages: what counts as hardly any clipped
 
+
 class Finding(NamedTuple):
     """A hypothesis, where it was looked at, its test, the effect with its size, the number of trials, and the verdict."""
 
@@ -67,7 +68,7 @@ def inside(case: Case, curves: Sequence[Sequence[Cell]]) -> Inside:
 
 
 def _lacks_an_end(case: Case, cells: Sequence[Cell]) -> bool:
-    """Whether beyond the first or last of these cells, which are along local steps or iterations, there is one that diverged."""
+    """Whether beyond the first or last of these cells, along local steps or iterations, there is one that diverged."""
     one = cells[0]
     lost = [at for at in case.diverged if at[:3] == (one.algorithm, one.epsilon, one.clip_norm)]
     places = [(cell.iterations, cell.local_steps) for cell in cells]

@@ -5,7 +5,19 @@ from itertools import combinations
 
 from equipoise.report.claims import CLOSE, SELDOM, Finding, Findings
 from equipoise.report.claims_local_steps import swept
-from equipoise.report.evidence import FAILS, FEWEST, HOLDS, UNKNOWN, Difference, all_of, averaged, best, chosen, difference, paired
+from equipoise.report.evidence import (
+    FAILS,
+    FEWEST,
+    HOLDS,
+    UNKNOWN,
+    Difference,
+    all_of,
+    averaged,
+    best,
+    chosen,
+    difference,
+    paired,
+)
 from equipoise.report.optima import Law, r2
 from equipoise.report.study import Case
 

@@ -74,11 +74,7 @@ def interior_without_noise(case: Case, algorithm: str) -> Findings:
 
 
 def rises(case: Case, algorithm: str) -> Findings:
-    found = {
-        key: optimum(cells).best
-        for key, cells in swept(case, algorithm).items()
-        if key[0] < math.inf and len(cells) > 1
-    }
+    found = {key: optimum(cells).best for key, cells in swept(case, algorithm).items() if key[0] < math.inf and len(cells) > 1}
     yield ranked("6a", "The optimal τ rises as ε falls", found, lambda cell: cell.local_steps, rising=True)
 
 

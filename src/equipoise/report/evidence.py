@@ -23,7 +23,7 @@ Errors = dict[int, float]
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean over n trials with its 95 % interval by Student's t, which takes differences for normal; never below RESOLUTION."""
+    """A mean over n trials with its 95 % interval by Student's t, which takes differences for normal."""
 
     mean: float
     low: float

@@ -46,6 +46,7 @@ def how_many(observations: list[Observation]) -> str:
     told = sum(observation.finding.verdict != UNKNOWN for observation in observations)
     return (
         f"{len(observations)} hypotheses were looked at, {told} could be told. Each is tested by itself at the 5 % level "
-        "(orders of budgets: 5 % on either side, since four budgets have no rarer order): with so many, some verdicts will be wrong by chance. With three trials a test over common trials has little power; "
+        "(orders of budgets: 5 % on either side, since four budgets have no rarer order): with so many, some verdicts will be "
+        "wrong by chance. With three trials a test over common trials has little power; "
         f"“{UNKNOWN}” is then the usual answer, and no evidence against a hypothesis."
     )

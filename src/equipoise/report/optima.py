@@ -79,8 +79,8 @@ Along = dict[tuple[str, float, float], list[Cell]]
 def along_iterations(case: Case) -> tuple[Along, str]:
     """Cells over the number of iterations, and what was done about local steps, for all of them alike.
 
-    As in the paper local steps are fixed at the best of each budget. Where that leaves some budget fewer than three cells though
-    it was run at more numbers of iterations, every number of iterations has its own best.
+    As in the paper local steps are fixed at the best of each budget. Where that leaves some budget fewer than three cells
+    though it was run at more numbers of iterations, every number of iterations has its own best.
     """
     found: dict[tuple[str, float, float], dict[int, list[Cell]]] = defaultdict(dict)
     for (*key, iterations), cells in curves(case).items():

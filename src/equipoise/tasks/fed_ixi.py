@@ -11,6 +11,7 @@ import io
 import math
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,6 @@ SPLIT = (
 
 def fed_ixi(options: Options) -> Task:
     """By default the clients are the hospitals. The error is that of FLamby: soft, and the mean of background and brain."""
-    _nibabel()
     arrays = FED_IXI.prepared(prepare)
     for part, kind in (("train", "training"), ("test", "test")):
         for number, hospital in enumerate(HOSPITALS):
@@ -101,7 +101,6 @@ def fed_ixi(options: Options) -> Task:
 
 def hippocampus(options: Options) -> Task:
     """Clients are dealt equal random parts. The error is that of the mask: of voxels more likely hippocampus than not."""
-    _nibabel()
     arrays = HIPPOCAMPUS.prepared(prepare_hippocampus)
     return federated_task(
         "hippocampus",
@@ -227,7 +226,8 @@ def _resized(volume: Tensor) -> Tensor:
 
 def _volume(file: File) -> Tensor:
     """The voxels of a NIfTI file [x, y, z], scaled as it says."""
-    nibabel = _nibabel()
+    nibabel: Any = import_module("nibabel")  # half a second to import
+
     try:
         content = gzip.GzipFile(fileobj=io.BytesIO(file.content)).read(LARGEST + 1)
         if len(content) > LARGEST:
@@ -256,11 +256,3 @@ def _arrays(scans: dict[str, Scan], test: NDArray[np.bool_], owners: NDArray[np.
         arrays[f"{part}_targets"] = np.array([targets[i] for i in chosen], np.uint8).reshape(-1, *SHAPE)
         arrays[f"{part}_owners"] = owners[chosen]
     return arrays
-
-
-def _nibabel() -> Any:
-    try:
-        import nibabel  # half a second to import
-    except ImportError:
-        raise DataError("tasks fed-ixi and hippocampus need nibabel: pip install 'equipoise[mri]'") from None
-    return nibabel

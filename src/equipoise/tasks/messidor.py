@@ -14,7 +14,6 @@ import io
 import re
 import warnings
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ from torch.nn import functional
 
 from equipoise.data_sets.files import File
 from equipoise.data_sets.prepared import Arrays, DataSet
-from equipoise.errors import DataError, EquipoiseError
+from equipoise.errors import DataError
 from equipoise.seeds import stream
 from equipoise.tasks.federated import Row, federated_task, majority_error
 from equipoise.tasks.networks import vgg11
@@ -74,14 +73,12 @@ DEEPDRID = DataSet(
 
 def messidor(options: Options) -> Task:
     """Clients are the hospitals: Lariboisière, St Etienne, Brest."""
-    _check_libraries("messidor", PIL="Pillow", xlrd="xlrd")
     return _task("messidor", MESSIDOR.prepared(prepare_messidor), options, owner="hospital", natural=True)
 
 
 def deepdrid(options: Options) -> Task:
     """Clients are equal random parts, because two of the three sources have too few records to train on: 36 and 24 of 1,200.
     split=natural makes the sources clients as they are."""
-    _check_libraries("deepdrid", PIL="Pillow")
     return _task("deepdrid", DEEPDRID.prepared(prepare_deepdrid), options, owner="source", natural=False)
 
 
@@ -100,11 +97,6 @@ def _task(name: str, arrays: Arrays, options: Options, owner: str, natural: bool
         error_name="1 - accuracy",
         augment=flipped_and_turned,
     )
-
-
-def _check_libraries(task: str, **libraries: str) -> None:
-    if not all(find_spec(module) for module in libraries):
-        raise EquipoiseError(f"task={task} needs {' and '.join(libraries.values())}: pip install 'equipoise[images]'")
 
 
 def flipped_and_turned(images: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,88 @@
+"""Does `sweep --search` find what the whole grid finds? Full grids in a store, and the search on the same runs.
+
+    make bench-search             # resumable; the stores go to benchmarks/results/search-*.sqlite, which git ignores
+
+Every grid has both algorithms, four budgets with three clips and epsilon = inf, three seeds, and tau over all divisors of T.
+The search sees a run's result only when it asks for it. Told are the share of the grid's gradient steps that it used; for how
+many budgets the tau it names has a mean error within one standard error of the grid's best, or is the best itself; what that
+costs; and whether the probabilities that it states come true.
+"""
+
+import math
+import statistics
+from pathlib import Path
+
+import torch
+
+from equipoise.grids import grid
+from equipoise.search import search
+from equipoise.store import Store
+from equipoise.sweep import key_of, resolved, sweep
+
+RESULTS = Path(__file__).parent / "results"
+COMMON = {
+    "algorithm": ["dp-fedavg", "dp-scaffnew"],
+    "local_steps": "divisors",
+    "epsilon": [3.3, 2.0, 1.0, 0.5, math.inf],
+    "seeds": [0, 1, 2],
+    "trust": "secure-aggregation",
+}
+GRIDS = [  # T has 12 divisors or more
+    {"task": "breast-cancer", "iterations": 60, "clip": [0.1, 1.0, 10.0]},
+    {"task": "breast-cancer", "iterations": 96, "clip": [0.05, 0.3, 3.0]},
+    {"task": "breast-cancer", "iterations": 120, "clip": [0.1, 1.0, 10.0]},
+    {"task": "quadratic", "iterations": 96, "clip": [0.1, 0.4, 1.6]},
+    {"task": "quadratic", "iterations": 240, "clip": [0.05, 0.2, 0.8]},
+]
+
+
+def compared(document: dict) -> dict:
+    runs = grid({**COMMON, **document})
+    store = RESULTS / f"search-{document['task']}-{document['iterations']}.sqlite"
+    for _ in sweep("whole", runs.cells, store):
+        pass
+    with Store(store) as kept:
+        errors = {row["key"]: row["test_error"] for row in kept.table("key, test_error", "failed IS NULL")}
+    *_, (_, found) = search(runs, store)
+    within, exact, costs, sure = 0, 0, [], []
+    for answer in found:
+        cell = [trials for trials in runs.cells if trials[0].model_copy(update={"local_steps": None}) == _cell(answer.settings)]
+        of = {trials[0].local_steps: [errors.get(key_of(resolved(one)), math.inf) for one in trials] for trials in cell}
+        means = {tau: statistics.fmean(values) for tau, values in of.items()}
+        best = min(means, key=means.get)
+        cost = means[answer.local_steps] - means[best]
+        within += cost <= statistics.stdev(of[best]) / math.sqrt(len(of[best]))
+        exact += answer.local_steps == best
+        costs.append(cost)
+        sure.append((answer.probability, answer.local_steps == best))
+    used, all_of = sum(answer.runs for answer in found), sum(len(trials) for trials in runs.cells)
+    return {"budgets": len(found), "within": within, "exact": exact, "costs": costs, "sure": sure, "share": used / all_of}
+
+
+def _cell(settings):
+    return settings.model_copy(update={"local_steps": None, "seed": 0, "simulate_noise_seed": 0})
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    RESULTS.mkdir(exist_ok=True)
+    print("| grid | gradient steps | within one standard error | the best itself | error above the best: mean, worst |")
+    print("|---|---|---|---|---|")
+    every = []
+    for document in GRIDS:
+        one = compared(document)
+        every += one["sure"]
+        print(
+            f"| {document['task']}, T = {document['iterations']} | {one['share']:.1%} | {one['within']} of {one['budgets']} | "
+            f"{one['exact']} of {one['budgets']} | {statistics.fmean(one['costs']):.4f}, {max(one['costs']):.3f} |",
+            flush=True,
+        )
+    for low, high in ((0.0, 0.5), (0.5, 0.9), (0.9, 1.01)):
+        some = [(said, true) for said, true in every if low <= said < high]
+        if some:
+            said, true = (statistics.fmean(column) for column in zip(*some, strict=True))
+            print(f"{len(some)} answers with a stated probability of {said:.2f} on average: {true:.2f} were the grid's best")
+
+
+if __name__ == "__main__":
+    main()
