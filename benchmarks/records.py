@@ -5,7 +5,7 @@
 
 Five silos (FEMNIST: six), local trust, replace-one, delta = 1e-5. For every budget and method `plan` chooses the settings on
 the pool, and `train` runs them with 20 noise seeds (a9a: 5). FEMNIST is a network: nothing is planned, its settings are given,
-and there are 3 seeds. Told is the mean test error in per cent and half of its 95 % interval.
+and there are 3 seeds. Told is the mean test error in per cent and half of its 95 % interval (Student's t).
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from scipy.stats import t
 
 from equipoise import plan, train
 from equipoise.plans import Question
@@ -130,7 +131,9 @@ def _percent(errors: list[float] | None) -> str:
     if not errors or errors[0] is None:
         return ""
     mean = 100 * np.mean(errors)
-    return f"{mean:.1f}" if len(errors) == 1 else f"{mean:.1f} ± {196 * np.std(errors, ddof=1) / math.sqrt(len(errors)):.1f}"
+    if len(errors) == 1:
+        return f"{mean:.1f}"
+    return f"{mean:.1f} ± {100 * t.ppf(0.975, len(errors) - 1) * np.std(errors, ddof=1) / math.sqrt(len(errors)):.1f}"
 
 
 def _told(line: dict) -> str:

@@ -25,7 +25,8 @@ from equipoise.sweep import Progress, key_of, resolved, sweep, task_for
 
 SHARE = 0.15  # of the grid's runs
 LEAST = 1e-4  # errors below this are alike
-KAPPA = 1.0
+KAPPA = 1.0  # standard deviations of hope: where to run next
+CAUTION = 0.5  # standard deviations of doubt: what to answer
 DRAWS = 2000  # of the surface, to say how sure an answer is
 
 Array = NDArray[np.float64]
@@ -212,7 +213,8 @@ def _answers(cells: list[Cell]) -> Iterable[Found]:
         if not cell.open or not _finite([cell]):
             continue
         mean, covariance = surface.joint(number)
-        best = min(cell.open, key=mean.__getitem__)
+        doubtful = mean + CAUTION * np.sqrt(np.maximum(np.diag(covariance), 0))
+        best = min(cell.open, key=doubtful.__getitem__)
         draws: Any = np.random.default_rng(0).multivariate_normal(mean, covariance, DRAWS, method="svd")
         error = np.exp(draws)
         yield Found(
