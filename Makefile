@@ -1,12 +1,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run study test planted-bugs crash-test bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search reproduction install lint clean
+.PHONY: run test planted-bugs crash-test bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search reproduction install lint clean
 
-run: install  ## the main job: both algorithms, private and not, on embedded data
-	$(BIN)/python examples/compare.py
-
-study: install  ## plan, sweep and report on embedded data, into study/
+run: install  ## the main job: plan, sweep and report on embedded data (under a minute); writes the folder study
 	$(BIN)/python examples/study.py
 
 test: install lint  ## lint, types, tests
