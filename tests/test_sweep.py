@@ -159,6 +159,7 @@ def test_stacked_runs_equal_runs_by_themselves(task, algorithm, batch):
     """Models to rounding, curves at the same rounds, the same noise, the same account: only the company differs."""
     common = {"task": task, "algorithm": algorithm, "local_steps": 2, "iterations": 8, "diagnostics": True, "batch": batch}
     budgets = [{"epsilon": math.inf}, {"epsilon": 2.0, "clip_norm": 0.1}, {"epsilon": 0.5, "clip_norm": 3.0}]
+    budgets += [{"epsilon": 2.0, "clip_norm": 1.0, "trust": "secure-aggregation", "neighbours": "zero-out"}]
     rows = [[Settings.of(**common, **b, seed=s, simulate_noise_seed=s) for b in budgets] for s in (0, 1, 2)]
     tasks = [task_of(task, Options.of(row[0])) for row in rows]
     together = train_together(tasks, [[resolved(one) for one in row] for row in rows], 100)

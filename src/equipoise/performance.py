@@ -25,7 +25,8 @@ POINTS = 100  # of the curve, at most
 MEASURING = 0.1  # of the work of training, at most: a network is measured less often
 
 Watch = Callable[[Iterable[Round], int], Iterable[Round]]
-MAY_DIFFER = {"seed", "simulate_noise_seed", "epsilon", "delta", "clip_norm", "noise_rule", "v"}
+MEANING = {"epsilon", "delta", "noise_rule", "v", "trust", "colluding", "neighbours"}  # each run has its own account
+MAY_DIFFER = {"seed", "simulate_noise_seed", "clip_norm", *MEANING}
 
 
 @dataclass
