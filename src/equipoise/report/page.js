@@ -182,6 +182,7 @@
   function drawIterations(s) {
     element("iterations-section").hidden = s.one.along.length === 0;
     if (!s.one.along.length) return;
+    element("iterations-rule").textContent = s.one.rule;
     const traces = each(s, (algorithm, epsilon) => {
       const along = s.one.along.find((a) => a.algorithm === algorithm && a.epsilon === epsilon && a.clip === clipOf(epsilon, s.clip));
       if (!along) return [];
