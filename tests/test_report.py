@@ -16,8 +16,10 @@ from html.parser import HTMLParser
 import pytest
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
+from equipoise.privacy import lemma1_sigma
 from equipoise.report import drawing
 from equipoise.report.evidence import FAILS, HOLDS, UNKNOWN, chosen, difference, rank_test
+from equipoise.report.figures import constants
 from equipoise.report.observations import observe
 from equipoise.report.optima import along_iterations, curves, fit, laws, optimum, reference_iterations
 from equipoise.report.reading import read_study
@@ -409,6 +411,14 @@ def test_the_reference_is_shared_and_listed_once(tmp_path):
     assert study.notes == ()
     assert all(math.inf in case.values("epsilon") for case in study.cases)
     assert Counter(label for _, label, _ in study.cells()) == {"exact": 5, "lemma1 v=proof": 5, "non-private": 5}
+
+
+def test_lemma_1_s_constant_is_recovered_from_the_noise(tmp_path):
+    sigma = lemma1_sigma(0.5, 1e-5, 4.0, 2.0, 0.3)
+    one = result(0.1, tau=4, T=16, epsilon=0.5, clip=2.0, noise_rule="lemma1", v="proof", epsilon_spent=9.0, sigma=sigma)
+    (case,) = study_of(tmp_path, [one]).cases
+    assert case.cells[0].v == pytest.approx(0.3)
+    assert constants(case) == "; v = 0.3 at ε = 0.5"
 
 
 def test_a_label_that_is_not_exact_never_stands_alone(report):

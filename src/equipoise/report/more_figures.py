@@ -61,10 +61,13 @@ def nominal_and_exact(cases: list[Case]) -> Any | None:
     every: list[float] = []
     for i, case in enumerate(nominal):
         spent = sorted({(cell.epsilon, cell.epsilon_spent) for cell in case.cells if cell.private})
+        v = {cell.epsilon: f", v = {cell.v:.2g}" for cell in case.cells if cell.v is not None}
         colour, marker = OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
         axes.plot(*zip(*spent, strict=True), color=colour, marker=marker, markersize=6, linestyle=":")
         for label, exact in dict(spent).items():
-            axes.annotate(number(exact), (label, exact), (6, -11), textcoords="offset points", fontsize=8, color=colour)
+            told = number(exact) + v.get(label, "")
+            side = "right" if label == spent[-1][0] and len(spent) > 1 else "left"
+            axes.annotate(told, (label, exact), (6, -13), textcoords="offset points", fontsize=8, color=colour, ha=side)
         keys.append(key_line(case.convention, colour, marker))
         every += [value for pair in spent for value in pair]
     ends = [min(every) * 0.8, max(e for case in nominal for e in case.values("epsilon") if e < math.inf) * 1.3]

@@ -95,7 +95,17 @@ def _cell(rows: list[dict[str, Any]], store: Store) -> Cell | None:
         tuple(sorted(trials, key=lambda trial: trial.seed)),
         len(rows) - len(well),
         _mean_curve(curves),
+        _v(well[0]),
     )
+
+
+def _v(row: dict[str, Any]) -> float | None:
+    """Lemma 1 solved for its constant: sigma^2 = v C^2 pT ln(1/delta) / epsilon^2."""
+    said = row["said"]
+    if said["noise_rule"] != "lemma1" or row["epsilon"] == math.inf:
+        return None
+    releases = said["p"] * row["iterations"]
+    return float((said["sigma"] * row["epsilon"] / row["clip_norm"]) ** 2 / (releases * math.log(1 / said["delta"])))
 
 
 def _clipped(curve: list[dict[str, Any]]) -> tuple[float | None, float | None]:

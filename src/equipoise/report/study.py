@@ -47,6 +47,8 @@ class Cell:
     trials: tuple[Trial, ...]
     diverged: int
     curve: tuple[Moment, ...]
+    v: float | None = None
+    """The number that Lemma 1's constant stands for, where that chose the noise."""
 
     @property
     def private(self) -> bool:
