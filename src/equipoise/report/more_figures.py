@@ -66,8 +66,8 @@ def nominal_and_exact(cases: list[Case]) -> Any | None:
         axes.plot(*zip(*spent, strict=True), color=colour, marker=marker, markersize=6, linestyle=":")
         for label, exact in dict(spent).items():
             told = number(exact) + v.get(label, "")
-            side = "right" if label == spent[-1][0] and len(spent) > 1 else "left"
-            axes.annotate(told, (label, exact), (6, -13), textcoords="offset points", fontsize=8, color=colour, ha=side)
+            side, place = ("right", (-2, 9)) if label == spent[-1][0] and len(spent) > 1 else ("left", (6, -13))
+            axes.annotate(told, (label, exact), place, textcoords="offset points", fontsize=8, color=colour, ha=side)
         keys.append(key_line(case.convention, colour, marker))
         every += [value for pair in spent for value in pair]
     ends = [min(every) * 0.8, max(e for case in nominal for e in case.values("epsilon") if e < math.inf) * 1.3]
