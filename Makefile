@@ -30,7 +30,7 @@ bench-stacking: install  ## what training runs together gains
 bench-search: install  ## does the search find what the whole grid finds (resumable, about ten minutes)
 	$(BIN)/python benchmarks/search.py
 
-reproduction: install  ## the paper's experiments on FEMNIST and CIFAR-10, reduced (resumable, an hour each; needs the data)
+reproduction: install  ## the paper's experiments on FEMNIST and CIFAR-10, reduced (resumable, about an hour on two cores; needs the data)
 	$(BIN)/equipoise sweep examples/femnist.toml --store reproduction/femnist.sqlite
 	$(BIN)/equipoise sweep examples/cifar10.toml --store reproduction/cifar10.sqlite
 	$(BIN)/equipoise report reproduction/femnist.sqlite --out reproduction/femnist
