@@ -22,7 +22,7 @@ from equipoise.store import Finished, Store
 from equipoise.sweep import key_of, resolved, run_stack, stacks_of, sweep, task_of
 from equipoise.tasks import Options
 from equipoise.training import train_together
-from problems import TASK_FILE, run_command
+from problems import ROOT, TASK_FILE, run_command
 
 SMALL = {
     "name": "small",
@@ -471,6 +471,10 @@ def test_the_command(tmp_path, capsys):
     code, out, _ = run_command(capsys, "sweep", "paper", "--task", "femnist", "--show-grid")
     (tmp_path / "paper.toml").write_text(out)
     assert grid(read_grid(tmp_path / "paper.toml")).cells == grid(paper_grid("femnist")).cells
+    for path in sorted((ROOT / "examples").glob("*.toml")):  # with variants
+        code, out, _ = run_command(capsys, "sweep", str(path), "--show-grid")
+        (tmp_path / "shown.toml").write_text(out)
+        assert grid(read_grid(tmp_path / "shown.toml")) == grid(read_grid(path))
 
 
 # ---- the search ----

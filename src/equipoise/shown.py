@@ -275,11 +275,14 @@ def as_text(table: Table) -> str:
 
 
 def toml_text(document: dict[str, Any]) -> str:
-    """A flat document as TOML."""
+    """A document as TOML: settings, and tables of them under [[variant]]."""
 
     def told(value: Any) -> str:
-        if isinstance(value, list):
+        if isinstance(value, list | tuple):
             return f"[{', '.join(told(one) for one in value)}]"
-        return f'"{value}"' if isinstance(value, str) else str(value)
+        return json.dumps(value) if isinstance(value, str | bool) else str(value)
 
-    return "".join(f"{key} = {told(value)}\n" for key, value in document.items())
+    def lines(table: dict[str, Any]) -> str:
+        return "".join(f"{key} = {told(value)}\n" for key, value in table.items() if key != "variant")
+
+    return lines(document) + "".join(f"\n[[variant]]\n{lines(variant)}" for variant in document.get("variant", []))
