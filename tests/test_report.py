@@ -19,7 +19,7 @@ from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.privacy import lemma1_sigma
 from equipoise.report import drawing
 from equipoise.report.evidence import FAILS, HOLDS, UNKNOWN, chosen, difference, rank_test
-from equipoise.report.figures import constants
+from equipoise.report.figures import v_by_budget
 from equipoise.report.observations import observe
 from equipoise.report.optima import along_iterations, curves, fit, laws, optimum, reference_iterations
 from equipoise.report.reading import read_study
@@ -350,6 +350,12 @@ def test_a_law_does_not_mix_meanings_of_epsilon(tmp_path):
     assert [law.tasks for law in laws(study_of(tmp_path, results))] == [("cifar10",), ("reddit",)]
 
 
+@pytest.mark.parametrize(("second", "said"), [((0, 1, 2), False), ((0, 1), True), ((1, 2, 3), True)])
+def test_cells_with_other_trials_are_told(tmp_path, second, said):
+    study = study_of(tmp_path, [*sweep(bowl(4), taus=(1, 2)), *sweep(bowl(4), taus=(4,), seeds=second)])
+    assert any("do not have the same trials" in note for note in study.notes) is said
+
+
 def test_errors_that_overflowed_are_told_and_left_out(tmp_path):
     results = [*sweep(bowl(4)), result(math.inf, tau=32, T=32), result(1e200, tau=16, T=32)]
     summary = write_report(kept(tmp_path / "s.sqlite", results), tmp_path / "out")
@@ -418,7 +424,7 @@ def test_lemma_1_s_constant_is_recovered_from_the_noise(tmp_path):
     one = result(0.1, tau=4, T=16, epsilon=0.5, clip=2.0, noise_rule="lemma1", v="proof", epsilon_spent=9.0, sigma=sigma)
     (case,) = study_of(tmp_path, [one]).cases
     assert case.cells[0].v == pytest.approx(0.3)
-    assert constants(case) == "; v = 0.3 at ε = 0.5"
+    assert v_by_budget(case) == "; v = 0.3 at ε = 0.5"
 
 
 def test_a_label_that_is_not_exact_never_stands_alone(report):

@@ -54,10 +54,10 @@ def below(case: Case, band: bool = True) -> str:
     more = [name for name in ("clip_norm", "epsilon") if len(case.values(name)) > MOST_COLUMNS]
     cut = "".join(f" Only the first {MOST_COLUMNS} of {len(case.values(name))} {MANY[name]} have a panel." for name in more)
     noise = "Simulation; runs of a trial share their noise, so that neighbouring curves have the same accidents."
-    return f"{shown}; error: {case.error_name}; {case.meaning}{constants(case)}. {noise}{cut}"
+    return f"{shown}; error: {case.error_name}; {case.meaning}{v_by_budget(case)}. {noise}{cut}"
 
 
-def constants(case: Case) -> str:
+def v_by_budget(case: Case) -> str:
     """The numbers that v stands for, by budget."""
     found = {cell.epsilon: f"{cell.v:.2g} at ε = {cell.epsilon:g}" for cell in case.cells if cell.v is not None}
     return f"; v = {', '.join(found[epsilon] for epsilon in sorted(found))}" if found else ""

@@ -52,7 +52,8 @@ def read_study(path: Path) -> Study:
     cases = _cases(cells, samples, lost)
     if not cases:
         raise DataError(f"store={path} holds no run with a test error: nothing can be drawn")
-    if any(len({(cell.private, *cell.errors) for cell in case.cells}) > 2 for case in cases):
+    together = [{tuple(c.errors) for c in case.cells if c.private is private} for case in cases for private in (True, False)]
+    if any(len(seeds) > 1 for seeds in together) and not diverged:
         notes.append("cells do not have the same trials (a search, or a sweep that still runs): their means are not on a par")
     return Study(tuple(cases), len(rows), tuple(notes))
 
