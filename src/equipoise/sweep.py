@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 
@@ -112,10 +112,41 @@ def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
     return None
 
 
+class Workers:
+    """Processes that run stacks: started when they are needed, and kept for the next sweep."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self.stop(kill=error is not None)
+
+    def submit(self, stack: Stack, store: Path, name: str) -> Future[str | None]:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(self.number, get_context("spawn"), _start_worker, (os.getpid(),))
+        return self._pool.submit(run_stack, stack, store, name)
+
+    def stop(self, kill: bool = False) -> None:
+        pool, self._pool = self._pool, None
+        if pool and kill:
+            for process in [*(pool._processes or {}).values()]:
+                process.kill()
+        if pool:
+            pool.shutdown()
+
+
 def sweep(
-    name: str, cells: Sequence[Sequence[Settings]], store: Path, workers: int = 1, retry: bool = False
+    name: str, cells: Sequence[Sequence[Settings]], store: Path, workers: int | Workers = 1, retry: bool = False
 ) -> Iterator[Progress]:
     """Run what is not in the store yet; yields where the sweep stands, first before anything is run."""
+    if isinstance(workers, int):
+        with Workers(workers) as some:
+            yield from sweep(name, cells, store, some, retry)
+        return
     stacks = stacks_of(cells)
     keys = [[key_of(run) for row in stack for run in row] for stack in stacks]
     with Store(store) as kept:
@@ -133,7 +164,7 @@ def sweep(
             *(len(finished), sum(map(len, failed.values())), sum(len(keys[i]) for i in running), sum(map(len, keys)), left)
         )
 
-    yield progress(todo[:workers])
+    yield progress(todo[: workers.number])
     for i, error, running in _executed(stacks, todo, store, name, workers):
         if error:
             failed[i] = unfinished[i]
@@ -144,14 +175,14 @@ def sweep(
 
 
 def _executed(
-    stacks: list[Stack], todo: list[int], store: Path, name: str, workers: int
+    stacks: list[Stack], todo: list[int], store: Path, name: str, workers: Workers
 ) -> Iterator[tuple[int, str | None, list[int]]]:
     """Each stack once it is done: its number, what went wrong, and which others are being run.
 
     If a process dies, nobody knows for which stack: all that were running are run again, one at a time. One whose process dies
     ATTEMPTS times while nothing else runs is given up.
     """
-    if workers == 1 and todo:
+    if workers.number == 1 and todo:
         _start_worker(os.getpid(), alone=True)
         for n, i in enumerate(todo):
             yield i, run_stack(stacks[i], store, name), todo[n + 1 : n + 2]
@@ -159,35 +190,31 @@ def _executed(
     waiting, suspects, deaths = list(reversed(todo)), list[int](), Counter[int]()
     while waiting or suspects:
         alone = bool(suspects)
-        queue, most = ([suspects.pop()], 1) if alone else (waiting, workers)
+        queue, most = ([suspects.pop()], 1) if alone else (waiting, workers.number)
         running: dict[Future[str | None], int] = {}
-        with ProcessPoolExecutor(min(most, len(queue)), get_context("spawn"), _start_worker, (os.getpid(),)) as pool:
-            try:
-                while queue or running:
-                    while queue and len(running) < most:
-                        submitted = pool.submit(run_stack, stacks[queue[-1]], store, name)
-                        running[submitted] = queue.pop()
-                    for future in wait(running, return_when=FIRST_COMPLETED).done:
-                        error = future.result()
-                        i = running.pop(future)
-                        yield i, error, [*running.values(), *queue[len(running) - most :]][:most]
-            except BrokenProcessPool:
-                if not alone:
-                    suspects.extend(running.values())
-                    continue
-                (i,) = {*running.values(), *queue}
-                deaths[i] += 1
-                if deaths[i] < ATTEMPTS:
-                    suspects.append(i)
-                    continue
-                said = f"its process died {ATTEMPTS} times: there may be too little memory"
-                with Store(store) as kept:
-                    kept.fail({key_of(run): run.model_dump_json() for row in stacks[i] for run in row}, said)
-                yield i, said, []
-            except BaseException:
-                for process in (pool._processes or {}).values():
-                    process.kill()
-                raise
+        try:
+            while queue or running:
+                while queue and len(running) < most:
+                    submitted = workers.submit(stacks[queue[-1]], store, name)
+                    running[submitted] = queue.pop()
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    error = future.result()
+                    i = running.pop(future)
+                    yield i, error, [*running.values(), *queue[len(running) - most :]][:most]
+        except BrokenProcessPool:
+            workers.stop()
+            if not alone:
+                suspects.extend(running.values())
+                continue
+            (i,) = {*running.values(), *queue}
+            deaths[i] += 1
+            if deaths[i] < ATTEMPTS:
+                suspects.append(i)
+                continue
+            said = f"its process died {ATTEMPTS} times: there may be too little memory"
+            with Store(store) as kept:
+                kept.fail({key_of(run): run.model_dump_json() for row in stacks[i] for run in row}, said)
+            yield i, said, []
 
 
 def _start_worker(parent: int, alone: bool = False) -> None:
