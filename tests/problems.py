@@ -1,6 +1,8 @@
 """Small problems, files and helpers that the tests share."""
 
+import math
 import os
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -104,3 +106,27 @@ def blobs(clients=6, n=20):
     y = (x[:, 0] + x[:, 1] > 0).long()
     pairs = list(zip(x[60:].split(n), y[60:].split(n), strict=True))
     return pairs, (x[:60], y[:60])
+
+
+SMALL = {  # a grid
+    "name": "small",
+    "task": "quadratic",
+    "clients": 4,
+    "algorithm": ["dp-fedavg", "dp-scaffnew"],
+    "iterations": 6,
+    "local_steps": "divisors",
+    "epsilon": [2.0, math.inf],
+    "clip": [0.1, 1.0],
+    "seeds": [0, 1],
+}
+
+
+def contents(store):
+    """Everything that a store holds but the time that runs took."""
+    with sqlite3.connect(store) as db:
+        runs = db.execute("SELECT * FROM runs ORDER BY key").fetchall()
+        names = [column[1] for column in db.execute("PRAGMA table_info(runs)")]
+        place = names.index("seconds")
+        return [row[:place] + row[place + 1 :] for row in runs], db.execute(
+            "SELECT * FROM curves ORDER BY key, round"
+        ).fetchall()
