@@ -448,6 +448,19 @@ def test_the_command(tmp_path, capsys):
         assert grid(read_grid(tmp_path / "shown.toml")) == grid(read_grid(path))
 
 
+@pytest.mark.parametrize("search", [(), ("--search",)])
+def test_an_interrupted_command_says_what_is_kept(tmp_path, capsys, monkeypatch, search):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    (tmp_path / "mine.toml").write_text('task = "quadratic"\niterations = 4\nepsilon = inf\nseeds = [0]\n')
+    monkeypatch.setattr("equipoise.sweep.run_stack", interrupted)
+    arguments = (str(tmp_path / "mine.toml"), "--store", str(tmp_path / "s.sqlite"), "--workers", "1", *search)
+    code, _, error = run_command(capsys, "sweep", *arguments)
+    assert code == 130
+    assert "the same command goes on" in " ".join(error.split())
+
+
 def test_failed_runs_make_the_command_fail(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("equipoise.sweep.train_together", lambda *_: 1 / 0)
     (tmp_path / "mine.toml").write_text('task = "quadratic"\niterations = 4\nepsilon = inf\nseeds = [0]\n')

@@ -52,7 +52,11 @@ def sweep(
     runs = grid(document)
     number = (os.cpu_count() or 1) if workers is None else workers
     require(number >= 1, f"workers={number} is not >= 1")
-    found, text = _searched(runs, store, number, retry) if search else _swept(runs, store, number, retry)
+    try:
+        found, text = _searched(runs, store, number, retry) if search else _swept(runs, store, number, retry)
+    except KeyboardInterrupt:
+        _errors.print(f"stopped: what is finished is in {store}, and the same command goes on from there", highlight=False)
+        raise
     print(dumps(found, indent=2) if json else text)
     if found["failed"]:
         raise SystemExit(1)
