@@ -397,7 +397,7 @@ def test_stores_that_cannot_be_used(tmp_path, capsys):
     with pytest.raises(DataError, match="is a database, but not a store of Equipoise"):
         Store(tmp_path / "other.sqlite")
     with pytest.raises(DataError, match="there is no such file"):
-        Store(tmp_path / "none.sqlite", create=False)
+        Store(tmp_path / "none.sqlite", read_only=True)
     code, _, error = run_command(capsys, "report", str(tmp_path / "none.sqlite"))
     assert code == 2
     assert "there is no such file" in error

@@ -79,12 +79,12 @@ def _swept(runs: Grid, store: Path, workers: int, retry: bool) -> tuple[dict[str
     wanted = {key_of(run): run for run in map(resolved, runs.settings)}
 
     def best() -> Any:
-        with Store(store, create=False) as kept:
+        with Store(store, read_only=True) as kept:
             rows = kept.table("key, test_error", "failed IS NULL AND test_error IS NOT NULL")
         return best_table([(wanted[row["key"]], row["test_error"]) for row in rows if row["key"] in wanted])
 
     progress = _watched(run_sweep(runs.name, runs.cells, store, workers, retry), best)
-    with Store(store, create=False) as kept:
+    with Store(store, read_only=True) as kept:
         _tell_failures([error for key, error in kept.failures().items() if key in wanted])
     told = {"done": progress.done, "failed": progress.failed, "total": progress.total, "store": str(store)}
     end = f"{progress.done} of {progress.total} runs are in {store}; `equipoise report {store}` makes figures of it"

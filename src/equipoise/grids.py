@@ -73,13 +73,15 @@ def grid(document: dict[str, Any]) -> Grid:
     tables = isinstance(variants, list) and all(isinstance(v, dict) for v in variants)
     require(tables and variants, "variant is not a list of [[variant]] tables")
     common = _known({key: value for key, value in document.items() if key != "variant"})
-    cells: dict[tuple[Settings, ...], None] = {}
+    cells: dict[Settings, dict[int, Settings]] = {}  # variants may share a cell, and add trials to it
+    runs = 0
     for variant in variants:
         for cell in _cells({**common, **_known(variant)}):
-            cells[cell] = None
-            too_many = len(cells) * len(cell) > MOST_RUNS
-            require(not too_many, f"the grid has more than {MOST_RUNS:,} runs: nobody would wait for it")
-    return Grid(str(document.get("name", "sweep")), tuple(cells))
+            alike = cell[0].model_copy(update={"seed": 0, "simulate_noise_seed": 0})
+            cells.setdefault(alike, {}).update({trial.seed: trial for trial in cell})
+            runs += len(cell)
+            require(runs <= MOST_RUNS, f"the grid has more than {MOST_RUNS:,} runs: nobody would wait for it")
+    return Grid(str(document.get("name", "sweep")), tuple(tuple(trials.values()) for trials in cells.values()))
 
 
 def _known(document: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ never computed again.
 """
 
 import math
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -65,27 +66,40 @@ class Finished(NamedTuple):
 
 
 class Store:
-    """An open store: ``with Store(path) as store: ...``."""
+    """An open store: ``with Store(path) as store: ...``; with `read_only` nothing is made or changed."""
 
-    def __init__(self, path: Path, *, create: bool = True) -> None:
-        if not create and not path.is_file():
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        if read_only and not path.is_file():
             raise DataError(f"store={path}: there is no such file; `equipoise sweep` makes one")
         self.path = path
         with self._told():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+            self._db = self._for_reading() if read_only else self._for_writing()
             try:
-                self._open()
+                self._open(read_only)
             except BaseException:
                 self._db.close()
                 raise
 
-    def _open(self) -> None:
+    def _for_writing(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+
+    def _for_reading(self) -> sqlite3.Connection:
+        """In a folder where nothing may be written SQLite cannot share the file with a writer; but then there is none."""
+        shared = os.access(self.path.parent, os.W_OK)
+        how = "mode=ro" if shared else "mode=ro&immutable=1"
+        return sqlite3.connect(f"{self.path.absolute().as_uri()}?{how}", uri=True, timeout=PATIENCE, isolation_level=None)
+
+    def _open(self, read_only: bool) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         if version > VERSION:
             raise DataError(
                 f"store={self.path} was written by a newer Equipoise (form {version}, not {VERSION}): update to read it"
             )
+        if read_only:
+            if version == 0:
+                raise DataError(f"store={self.path} is not a store of Equipoise: `equipoise sweep` makes one")
+            return
         if version == 0:
             with self._transaction():  # whoever comes second waits here, and finds the tables made
                 if self._db.execute("PRAGMA user_version").fetchone() == (0,):
@@ -144,9 +158,9 @@ class Store:
         """The runs that are finished."""
         return {key for (key,) in self._rows("SELECT key FROM runs")}
 
-    def holds(self, keys: Iterable[str]) -> bool:
-        """Whether all these runs are finished."""
-        return all(self._rows("SELECT 1 FROM runs WHERE key = ?", (key,)) for key in keys)
+    def finished(self, keys: Iterable[str]) -> set[str]:
+        """Those of these runs that are finished."""
+        return {key for key in keys if self._rows("SELECT 1 FROM runs WHERE key = ?", (key,))}
 
     def failures(self) -> dict[str, str]:
         """The runs that could not be run, and why."""

@@ -87,19 +87,25 @@ def stacks_of(cells: Sequence[Sequence[Settings]]) -> list[Stack]:
 
 
 def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
-    """Train a stack and keep its results, unless somebody did; what is wrong with it, if it cannot be trained."""
-    runs = [run for row in stack for run in row]
-    keys = {run: key_of(run) for run in runs}
+    """Train a stack and keep its results, unless somebody did; what is wrong with it, if it cannot be trained.
+
+    A stack goes in whole, so part of it is there only if a smaller grid was run before: then the rest is trained.
+    """
+    keys = {run: key_of(run) for row in stack for run in row}
     start = time.process_time()
     with Store(store) as kept:
-        if kept.holds(keys.values()):
+        finished = kept.finished(keys.values())
+        missing = [column for column in zip(*stack, strict=True) if any(keys[run] not in finished for run in column)]
+        if not missing:
             return None
+        stack = tuple(zip(*missing, strict=True))
+        runs = [run for row in stack for run in row]
         try:
             tasks = [task_for(row[0]) for row in stack]
             results = train_together(tasks, stack, POINTS)
         except Exception as error:  # one's own model or metric may raise anything: the sweep goes on
             said = f"{type(error).__name__}: {error}"
-            kept.fail({key: run.model_dump_json() for run, key in keys.items()}, said)
+            kept.fail({keys[run]: run.model_dump_json() for run in runs if keys[run] not in finished}, said)
             return said
         seconds = (time.process_time() - start) / len(runs)
         kept.add(

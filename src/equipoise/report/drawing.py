@@ -63,8 +63,11 @@ def finish(figure: Any, heading: str, below: str, legend: Sequence[Any] = (), co
 
     width = figure.get_figwidth()
     said = fill(below.replace(" = ", "\u00a0=\u00a0"), int(width * 15.5), break_on_hyphens=False)
-    figure.suptitle(f" \n{said}", fontsize=8.5, color="#333333", x=0.01, ha="left", linespacing=1.4)
-    figure.text(0.01, 1 - 0.042 / figure.get_figheight(), heading, fontsize=10.5, fontweight="bold", va="top")
+    heading = fill(heading.replace(" = ", "\u00a0=\u00a0"), int(width * 11.5), break_on_hyphens=False)
+    room = " \n" * (heading.count("\n") + 1)
+    figure.suptitle(f"{room}{said}", fontsize=8.5, color="#333333", x=0.01, ha="left", linespacing=1.4)
+    top = 1 - 0.042 / figure.get_figheight()
+    figure.text(0.01, top, heading, fontsize=10.5, fontweight="bold", va="top", linespacing=1.13)
     if legend:
         longest = max(len(str(line.get_label())) for line in legend)
         fitting = max(1, int(width * 13 / (longest + 6)))
@@ -114,14 +117,25 @@ def clip_name(clip_norm: float) -> str:
     return "no clip" if clip_norm == math.inf else f"clip C = {clip_norm:g}"
 
 
+def wide_span(means: Sequence[float]) -> bool:
+    """Whether errors differ so much that only a logarithmic scale shows them all."""
+    return len(means) > 0 and min(means) > 0 and max(means) > 100 * min(means)
+
+
 def from_zero(grid: Any, cells: Sequence[Cell], baseline: float | None, more: Sequence[float] = ()) -> bool:
-    """Error axes from zero to where every mean is seen, and most of the bands; whether the error without training is seen."""
+    """Error axes from zero to where every mean is seen, and most of the bands; whether the error without training is seen.
+
+    Logarithmic axes where means span orders of magnitude.
+    """
     tops = [cell.mean + (0 if math.isnan(cell.std) else cell.std) for cell in cells]
     highest = max([*(cell.mean for cell in cells), *more], default=1.0)
     top = 1.06 * max(highest, min(max(tops, default=1.0), 1.5 * highest)) or 1.0
-    seen = baseline is not None and baseline < top
+    means = [cell.mean for cell in cells]
+    bottom = min(means) / 1.3 if wide_span(means) else 0.0
+    seen = baseline is not None and bottom < baseline < top
     for axes in grid.flat:
-        axes.set_ylim(0, top)
+        axes.set_yscale("log" if bottom else "linear")
+        axes.set_ylim(bottom, top * 1.2 if bottom else top)
         if seen:
             axes.axhline(baseline, color="#555555", linestyle=(0, (4, 3)), linewidth=0.9, zorder=1)
     return seen

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from equipoise.report.drawing import clip_name, colours, finish, from_zero, markers, name_steps, panels
+from equipoise.report.drawing import clip_name, colours, finish, from_zero, markers, name_steps, panels, wide_span
 from equipoise.report.optima import along_iterations, curves, optimum, reference_iterations
-from equipoise.report.study import Case, Cell
+from equipoise.report.study import Case, Cell, number
 
 MOST_COLUMNS = 6
 MANY = {"clip_norm": "clip thresholds", "epsilon": "budgets"}
@@ -41,8 +41,11 @@ def key_line(label: str, colour: Any, marker: str, **more: Any) -> Any:
 
 def _common_keys(untrained: bool) -> list[Any]:
     ring = key_line("lowest mean", "#111111", "o", linestyle="", markersize=8, markerfacecolor="none")
-    dashed = key_line("without training", "#555555", "", linestyle=(0, (4, 3)), linewidth=0.9)
-    return [ring, dashed] if untrained else [ring]
+    return [ring, untrained_line()] if untrained else [ring]
+
+
+def untrained_line() -> Any:
+    return key_line("without training", "#555555", "", linestyle=(0, (4, 3)), linewidth=0.9)
 
 
 def below(case: Case, band: bool = True) -> str:
@@ -159,6 +162,8 @@ def error_by_iterations(case: Case) -> Any | None:
 
 def surface(case: Case) -> Any | None:
     """The trade-off as a map: mean error over local steps and budget."""
+    from matplotlib.colors import LogNorm, Normalize
+
     iterations = reference_iterations(case)
     found = {key: cells for key, cells in curves(case).items() if key[3] == iterations}
     algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
@@ -171,6 +176,7 @@ def surface(case: Case) -> Any | None:
     figure, grid = panels(len(algorithms), len(clips), width=wide, height=0.36 * len(budgets) + 0.7, sharex=True, sharey=True)
     means = [cell.mean for cells in found.values() for cell in cells]
     low, high = min(means), max(means)
+    shade = LogNorm(low, high) if wide_span(means) else Normalize(low, high)
     digits, image = 2 if high - low > 0.1 else 3, None
     for row, algorithm in enumerate(algorithms):
         for column, clip in enumerate(clips):
@@ -180,13 +186,13 @@ def surface(case: Case) -> Any | None:
                 cells = found.get((algorithm, epsilon, math.inf if epsilon == math.inf else clip, iterations), [])
                 for cell in cells:
                     values[y][steps.index(cell.local_steps)] = cell.mean
-                    light = (cell.mean - low) / max(high - low, 1e-12) > 0.55
-                    text = f"{cell.mean:.{digits}f}".replace("0.", ".", 1) if told else ""
+                    light = shade(cell.mean) > 0.55
+                    text = _short_error(cell.mean, digits) if told else ""
                     at = (steps.index(cell.local_steps), y)
                     axes.annotate(text, at, ha="center", va="center", fontsize=8, color="white" if light else "black")
                 if cells:
                     axes.add_patch(_box(steps.index(optimum(cells).best.local_steps), y))
-            image = axes.imshow(values, cmap="viridis_r", vmin=low, vmax=high, aspect="auto", origin="lower")
+            image = axes.imshow(values, cmap="viridis_r", norm=shade, aspect="auto", origin="lower")
             every = range(0, len(steps), 1 if told else 2)
             axes.set_xticks(every, [str(steps[i]) for i in every], rotation=90 if max(steps) > 999 else 0)
             axes.set_yticks(range(len(budgets)), [_short_budget(case, epsilon) for epsilon in budgets])
@@ -197,6 +203,10 @@ def surface(case: Case) -> Any | None:
     figure.colorbar(image, ax=grid, label="mean test error", shrink=0.8)
     heading = f"{case.title}: error over local steps and budget, T = {iterations} iterations (box: lowest in its row)"
     return finish(figure, heading, below(case, band=False))
+
+
+def _short_error(error: float, digits: int) -> str:
+    return number(error) if error >= 10 else f"{error:.{digits}f}".removeprefix("0")
 
 
 def _short_budget(case: Case, epsilon: float) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.report.drawing import MARKERS, OKABE_ITO, colours, finish, from_zero, markers, panels
-from equipoise.report.figures import MOST_COLUMNS, below, key_line
+from equipoise.report.figures import MOST_COLUMNS, below, key_line, untrained_line
 from equipoise.report.optima import Law, curves, optimum, r2, reference_iterations
 from equipoise.report.study import Case, Cell, number
 
@@ -99,7 +99,8 @@ def units(cases: list[Case]) -> Any | None:
         budgets = sorted({cell.epsilon for case in alike for cell in case.cells if cell.private})
         for i, case in enumerate(alike):
             for j, algorithm in enumerate(case.values("algorithm")):
-                best = _best(case, algorithm)
+                if not (best := _best(case, algorithm)):
+                    continue  # it was run without noise only
                 colour, marker = OKABE_ITO[j % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
                 x, y = [cell.epsilon for cell in best], [cell.mean for cell in best]
                 wide = [0.0 if math.isnan(cell.std) else cell.std for cell in best]
@@ -114,7 +115,8 @@ def units(cases: list[Case]) -> Any | None:
         axes.set_title(f"protected: one {unit} (T = {', '.join(map(str, totals))})", fontweight="bold")
         axes.set_xlabel(f"ε for one {unit}")
     grid[0, 0].set_ylabel("test error, best τ and C")
-    from_zero(grid, drawn, cases[0].baseline)
+    if from_zero(grid, drawn, cases[0].baseline):
+        keys["without training"] = untrained_line()
     meanings = " | ".join(dict.fromkeys(case.meaning for alike in of.values() for case in alike))
     said = f"An ε for a client and the same ε for a record are different promises: do not compare them by number. {meanings}."
     return finish(figure, f"{Path(cases[0].task).name}: whom the budget protects", said, list(keys.values()), 2)

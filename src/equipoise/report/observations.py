@@ -6,6 +6,7 @@ trials and a 95 % interval wholly on one side. What needs data that the store do
 """
 
 from dataclasses import dataclass
+from itertools import product
 
 from equipoise.report.claims import Finding
 from equipoise.report.claims_clip import acts_early, follows, matters
@@ -13,8 +14,9 @@ from equipoise.report.claims_iterations import best_iterations, degrades, falls
 from equipoise.report.claims_local_steps import interior, interior_without_noise, near, rises
 from equipoise.report.evidence import UNKNOWN
 from equipoise.report.optima import laws
-from equipoise.report.study import Study
+from equipoise.report.study import NOT_PRIVATE, Study
 
+WITHOUT_NOISE = (interior_without_noise, degrades)
 CLAIMS = (interior, near, interior_without_noise, best_iterations, degrades, rises, falls, matters, acts_early)
 
 
@@ -29,14 +31,21 @@ class Observation:
 
 
 def observe(study: Study) -> list[Observation]:
-    """Every hypothesis for every case and algorithm of the study."""
-    found = [
-        Observation(case.task, case.convention, algorithm, finding)
-        for case in study.cases
-        for algorithm in case.values("algorithm")
-        for claim in CLAIMS
-        for finding in claim(case, algorithm)
-    ]
+    """Every hypothesis for every case and algorithm of the study. What is about runs without noise is told once, though several
+    cases have them for reference."""
+    found, told = [], set()
+    for case in study.cases:
+        reference = tuple(id(cell) for cell in case.cells if not cell.private)
+        for algorithm, claim in product(case.values("algorithm"), CLAIMS):
+            about = (
+                (claim, case.task, algorithm, reference)
+                if claim in WITHOUT_NOISE and reference
+                else (claim, id(case), algorithm)
+            )
+            if about not in told:
+                told.add(about)
+                convention = NOT_PRIVATE if claim in WITHOUT_NOISE else case.convention
+                found += [Observation(case.task, convention, algorithm, finding) for finding in claim(case, algorithm)]
     found += [Observation(" + ".join(law.tasks), law.convention, law.algorithm, follows(law)) for law in laws(study)]
     return sorted(found, key=lambda observation: observation.finding.number)
 

@@ -24,6 +24,8 @@ Curve = tuple[str, float, float, int]
 class Optimum:
     """The cell with the lowest mean test error on a curve; of equal ones, that with the fewest local steps.
 
+    Where trials differ in number, as after a search, what has fewer than three of them (or than the most) is no candidate: the
+    lowest of many single trials is a lucky one.
     `plausible` are the local steps whose mean lies within one standard error of the best, the standard error being that of the
     difference over common trials. It is no confidence interval. What has fewer than two trials in common with the best is
     plausible: nothing speaks against it.
@@ -51,9 +53,15 @@ def curves(case: Case) -> dict[Curve, list[Cell]]:
 
 
 def optimum(cells: Sequence[Cell]) -> Optimum:
-    best = min(cells, key=lambda cell: (cell.mean, cell.local_steps))
+    enough = min(3, max(len(cell.trials) for cell in cells))
+    best = min((cell for cell in cells if len(cell.trials) >= enough), key=by_error)
     plausible = [cell.local_steps for cell in cells if _as_good(cell, best)]
     return Optimum(best, tuple(sorted(plausible)), tuple(sorted(cell.local_steps for cell in cells)))
+
+
+def by_error(cell: Cell) -> tuple[float, int, float]:
+    """The order of cells: by mean error; of equal ones the fewest local steps come first, and the smallest clip norm."""
+    return cell.mean, cell.local_steps, cell.clip_norm
 
 
 def _as_good(cell: Cell, best: Cell) -> bool:
@@ -171,22 +179,22 @@ def r2(found: Fit) -> str:
 
 
 def laws(study: Study) -> list[Law]:
-    """One law per group of tasks, meaning of epsilon and algorithm, wherever there are at least two clip norms.
+    """One law per group of tasks, meaning of epsilon, convention and algorithm, wherever there are at least two clip norms.
 
     Only budgets of a task that were swept at every clip norm of its group count, so that means are over the same; if there are
     none, all count.
     """
-    found: dict[tuple[str, str, str], dict[float, dict[tuple[str, float], Optimum]]] = defaultdict(lambda: defaultdict(dict))
-    samples = {case.privacy or "": case for case in reversed(study.cases)}
+    found: dict[tuple[str, ...], dict[float, dict[tuple[str, float], Optimum]]] = defaultdict(lambda: defaultdict(dict))
+    samples = {(case.privacy or "", case.convention): case for case in reversed(study.cases)}
     for case in study.cases:
         iterations = reference_iterations(case)
         for (algorithm, epsilon, clip, T), cells in curves(case).items():
             if T == iterations and epsilon < math.inf and clip < math.inf and len(cells) > 1:
                 group = GROUPS.get(case.task, case.task)
-                found[group, case.privacy or "", algorithm][clip][case.task, epsilon] = optimum(cells)
+                found[group, case.privacy or "", case.convention, algorithm][clip][case.task, epsilon] = optimum(cells)
     return [
-        _law(group, samples[privacy], algorithm, by_clip)
-        for (group, privacy, algorithm), by_clip in sorted(found.items())
+        _law(group, samples[privacy, convention], algorithm, by_clip)
+        for (group, privacy, convention, algorithm), by_clip in sorted(found.items())
         if len(by_clip) > 1
     ]
 

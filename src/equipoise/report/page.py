@@ -11,7 +11,7 @@ from typing import Any
 from equipoise.report.drawing import colours
 from equipoise.report.observations import Observation, how_many
 from equipoise.report.optima import along_iterations, curves, optimum, reference_iterations
-from equipoise.report.study import Case, Cell, Study, number
+from equipoise.report.study import Case, Cell, Study, error_text, number
 
 
 def page(study: Study, observations: list[Observation], figures: Sequence[str], left_out: Sequence[str]) -> str:
@@ -156,7 +156,7 @@ def optima_table(study: Study) -> str:
             found = optimum(cells)
             best = found.best
             plausible = ", ".join(map(str, found.plausible))
-            error = f"{best.mean:.4f}" + ("" if math.isnan(best.std) else f" ± {best.std:.4f}")
+            error = error_text(best.mean) + ("" if math.isnan(best.std) else f" ± {error_text(best.std)}")
             end = {"fewest": "fewest tried", "most": "most tried"}.get(found.edge, found.edge)
             row = (best.algorithm, case.budget(best.epsilon), number(best.clip_norm), f"{best.iterations}")
             rows.append((*row, f"{best.local_steps}", plausible, end, error, f"{len(best.trials)}"))

@@ -22,7 +22,7 @@ TRAINING = tuple(
 def read_study(path: Path) -> Study:
     """Read all finished runs of a store."""
     notes = []
-    with Store(path, create=False) as store:
+    with Store(path, read_only=True) as store:
         rows = store.table()
         if failures := store.failures():
             notes.append(f"{len(failures)} runs could not be run at all, for example: {next(iter(failures.values()))}")

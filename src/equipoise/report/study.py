@@ -151,3 +151,8 @@ def number(value: float) -> str:
     if value >= 1e5:
         return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def error_text(value: float) -> str:
+    """An error in a table."""
+    return f"{value:.4f}" if not value >= 100 else number(value)

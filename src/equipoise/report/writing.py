@@ -14,10 +14,10 @@ from equipoise.report.drawing import check_libraries, save, styled
 from equipoise.report.figures import error_by_clip, error_by_iterations, error_by_steps, surface
 from equipoise.report.more_figures import nominal_and_exact, progress, steps_by_clip, units
 from equipoise.report.observations import observe
-from equipoise.report.optima import curves, laws, optimum, reference_iterations
+from equipoise.report.optima import by_error, curves, laws, optimum, reference_iterations
 from equipoise.report.page import page
 from equipoise.report.reading import read_study
-from equipoise.report.study import Study, number
+from equipoise.report.study import Study, error_text, number
 from equipoise.report.tables import tables, write_csv
 
 MARK = "report.json"
@@ -143,10 +143,10 @@ def _summary(study: Study) -> str:
         found = {key: optimum(cells) for key, cells in curves(case).items() if key[3] == iterations}
         rows = [("algorithm", "budget", "best τ", "plausible τ", "clip", "test error")]
         for algorithm, epsilon in sorted({key[:2] for key in found}):
-            best = min((o for key, o in found.items() if key[:2] == (algorithm, epsilon)), key=lambda o: o.best.mean)
+            best = min((o for key, o in found.items() if key[:2] == (algorithm, epsilon)), key=lambda o: by_error(o.best))
             cell, plausible = best.best, best.plausible
-            span = f"{plausible[0]}" if len(plausible) == 1 else f"{plausible[0]} to {plausible[-1]}"
-            error = f"{cell.mean:.4f}" + (f" ± {cell.std:.4f}" if len(cell.trials) > 1 else "")
+            span = _span(plausible, best.tried)
+            error = error_text(cell.mean) + (f" ± {error_text(cell.std)}" if len(cell.trials) > 1 else "")
             rows.append((algorithm, case.budget(epsilon), f"{cell.local_steps}", span, number(cell.clip_norm), error))
         widths = [max(len(row[i]) for row in rows) for i in range(6)]
         lines.append(f"{case.title}, T = {iterations}: the best local steps of each budget")
@@ -155,3 +155,11 @@ def _summary(study: Study) -> str:
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+def _span(plausible: tuple[int, ...], tried: tuple[int, ...]) -> str:
+    """Local steps in words: from where to where, if all in between belong to them."""
+    first, last = tried.index(plausible[0]), tried.index(plausible[-1])
+    if len(plausible) > 1 and tried[first : last + 1] == plausible:
+        return f"{plausible[0]} to {plausible[-1]}"
+    return ", ".join(map(str, plausible))
