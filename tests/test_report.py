@@ -19,7 +19,7 @@ from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.privacy import lemma1_sigma
 from equipoise.report import drawing
 from equipoise.report.evidence import FAILS, HOLDS, UNKNOWN, chosen, difference, rank_test
-from equipoise.report.figures import v_by_budget
+from equipoise.report.figures import _short_error, error_by_steps, v_by_budget
 from equipoise.report.observations import observe
 from equipoise.report.optima import along_iterations, curves, fit, laws, optimum, reference_iterations
 from equipoise.report.reading import read_study
@@ -348,6 +348,61 @@ def test_a_law_does_not_mix_meanings_of_epsilon(tmp_path):
     said = {"cifar10": {}, "reddit": {"trust": "secure-aggregation", "delta": 1e-3, "clients": 50}}
     results = [one for task, more in said.items() for clip in (1, 2) for one in sweep(bowl(4), clip=clip, task=task, **more)]
     assert [law.tasks for law in laws(study_of(tmp_path, results))] == [("cifar10",), ("reddit",)]
+
+
+def test_a_law_does_not_mix_trainings(tmp_path):
+    """Two step sizes of one task are two laws, each with its own optima."""
+    trained = [(0.1, {1: 2, 10: 8}), (1.9, {1: 8, 10: 2})]
+    results = [one for eta, best in trained for clip in best for one in sweep(bowl(best[clip]), clip=clip, eta=eta)]
+    found = {law.convention: law.optima for law in laws(study_of(tmp_path, results))}
+    assert found == {"exact, eta=0.1": ((2,), (8,)), "exact, eta=1.9": ((8,), (2,))}
+
+
+def test_a_lucky_trial_is_not_the_best(tmp_path):
+    """After a search some local steps have one trial, others three: the lowest of the single ones is no candidate."""
+    searched = [*sweep(bowl(4), taus=(4, 8)), result(0.01, tau=1), result(0.02, tau=2)]
+    (cells,) = curves(study_of(tmp_path, searched).cases[0]).values()
+    found = optimum(cells)
+    assert (found.best.local_steps, found.plausible) == (4, (1, 2, 4))
+    assert optimum([cell for cell in cells if len(cell.trials) == 1]).best.local_steps == 1
+
+
+def test_errors_on_the_map_are_as_they_are():
+    written = [_short_error(error, 2) for error in (0.137, 1.375, 10.365, 190.5, 18920.85)]
+    assert written == [".14", "1.38", "10.4", "190", "18,921"]
+
+
+def test_errors_over_orders_of_magnitude_are_drawn_on_a_log_scale(tmp_path):
+    (case,) = study_of(
+        tmp_path, [*sweep(lambda tau, seed: 10.0**tau + seed, taus=(1, 2, 4, 8)), *sweep(bowl(4), epsilon=9.0)]
+    ).cases
+    assert {axes.get_yscale() for axes in error_by_steps(case, 16).axes} == {"log"}
+    (case,) = study_of(tmp_path / "near", sweep(bowl(4))).cases
+    assert {axes.get_yscale() for axes in error_by_steps(case, 16).axes} == {"linear"}
+
+
+def test_what_has_no_noise_is_told_once(tmp_path):
+    free = [one for a in ("dp-fedavg", "dp-scaffnew") for one in sweep(bowl(4), epsilon=math.inf, algorithm=a)]
+    rules = {"exact": {}, "lemma1": {"noise_rule": "lemma1", "v": "proof", "epsilon_spent": 99.0}}
+    study = study_of(
+        tmp_path, [*free, *(one for more in rules.values() for one in sweep(bowl(4), algorithm="dp-scaffnew", **more))]
+    )
+    assert len(study.cases) == 2
+    (told,) = [o for o in observe(study) if o.finding.number == "3"]
+    assert (told.convention, told.algorithm) == ("non-private", "dp-scaffnew")
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_report_writes_nothing_to_a_store(tmp_path, monkeypatch, writable):
+    """Nor beside it, where nothing may be written; and an empty file stays empty."""
+    path = kept(tmp_path / "s.sqlite", sweep(bowl(4)))
+    (tmp_path / "empty.sqlite").touch()
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    monkeypatch.setattr("equipoise.store.os.access", lambda *_: writable)
+    assert read_study(path).runs == 15
+    with pytest.raises(DataError, match="is not a store"):
+        read_study(tmp_path / "empty.sqlite")
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if writable is False or "-" not in file.name} == before
 
 
 @pytest.mark.parametrize(("second", "said"), [((0, 1, 2), False), ((0, 1), True), ((1, 2, 3), True)])

@@ -15,6 +15,7 @@ import pytest
 from equipoise import DataError, InvalidValue, train
 from equipoise.grids import divisors, grid, paper_grid, read_grid
 from equipoise.run import Settings
+from equipoise.search import search
 from equipoise.store import Finished, Store
 from equipoise.sweep import key_of, resolved, run_stack, stacks_of, sweep, task_of
 from equipoise.tasks import Options
@@ -271,6 +272,31 @@ def test_one_failure_is_not_everybody_s(tmp_path, monkeypatch):
     assert (last.done, last.failed) == (36, 12)
     with Store(store) as kept:
         assert {*kept.failures().values()} == {"KeyError: 'mine'"}
+
+
+def test_of_a_larger_grid_only_what_is_new_is_trained(tmp_path, monkeypatch):
+    trained = []
+
+    def counted(tasks, runs, points):
+        trained.extend(run for row in runs for run in row)
+        return train_together(tasks, runs, points)
+
+    monkeypatch.setattr("equipoise.sweep.train_together", counted)
+    store = tmp_path / "s.sqlite"
+    small, large = {**SMALL, "epsilon": [2.0]}, {**SMALL, "epsilon": [2.0, 1.0]}
+    assert finished(small, store).done == len(trained) == 32
+    assert finished(large, store).done == len(trained) == 64
+    assert len({key_of(run) for run in trained}) == 64
+
+
+def test_variants_may_add_trials_to_a_cell(tmp_path):
+    variants = [{"seeds": [0, 1]}, {"local_steps": [2, 6], "seeds": [0, 1, 2, 3]}]
+    runs = grid({**SMALL, "epsilon": 2.0, "clip": 1.0, "algorithm": "dp-fedavg", "variant": variants})
+    assert {cell[0].local_steps: len(cell) for cell in runs.cells} == {1: 2, 2: 4, 3: 2, 6: 4}
+    *_, last = sweep("small", runs.cells, tmp_path / "s.sqlite")
+    assert (last.done, last.total) == (12, 12)
+    *_, (_, found) = search(runs, tmp_path / "s.sqlite")
+    assert [answer.of for answer in found] == [12]
 
 
 def test_what_a_larger_grid_adds_is_counted_honestly(tmp_path):
