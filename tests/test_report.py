@@ -368,8 +368,8 @@ def test_a_lucky_trial_is_not_the_best(tmp_path):
 
 
 def test_errors_on_the_map_are_as_they_are():
-    written = [_short_error(error, 2) for error in (0.137, 1.375, 10.365, 190.5, 18920.85)]
-    assert written == [".14", "1.38", "10.4", "190", "18,921"]
+    written = [_short_error(error, 2) for error in (0.0, 0.0004, 0.137, 1.376, 10.365, 190.6, 18920.85)]
+    assert written == [".00", "4e-4", ".14", "1.38", "10.4", "191", "2e4"]
 
 
 def test_errors_over_orders_of_magnitude_are_drawn_on_a_log_scale(tmp_path):

@@ -131,11 +131,13 @@ def from_zero(grid: Any, cells: Sequence[Cell], baseline: float | None, more: Se
     highest = max([*(cell.mean for cell in cells), *more], default=1.0)
     top = 1.06 * max(highest, min(max(tops, default=1.0), 1.5 * highest)) or 1.0
     means = [cell.mean for cell in cells]
-    bottom = min(means) / 1.3 if wide_span(means) else 0.0
+    bottom = min(means) / 2.5 if wide_span(means) else 0.0
     seen = baseline is not None and bottom < baseline < top
     for axes in grid.flat:
-        axes.set_yscale("log" if bottom else "linear")
-        axes.set_ylim(bottom, top * 1.2 if bottom else top)
+        if bottom:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda error, _: f"{error:g}")
+        axes.set_ylim(bottom, top * 2 if bottom else top)
         if seen:
             axes.axhline(baseline, color="#555555", linestyle=(0, (4, 3)), linewidth=0.9, zorder=1)
     return seen

@@ -6,7 +6,7 @@ from typing import Any
 
 from equipoise.report.drawing import clip_name, colours, finish, from_zero, markers, name_steps, panels, wide_span
 from equipoise.report.optima import along_iterations, curves, optimum, reference_iterations
-from equipoise.report.study import Case, Cell, number
+from equipoise.report.study import Case, Cell
 
 MOST_COLUMNS = 6
 MANY = {"clip_norm": "clip thresholds", "epsilon": "budgets"}
@@ -200,13 +200,16 @@ def surface(case: Case) -> Any | None:
             axes.set_title(f"{algorithm}, {clip_name(clip)}")
             axes.set_xlabel("local steps τ" if row == len(algorithms) - 1 else "")
             axes.set_ylabel("budget ε" if column == 0 else "")
-    figure.colorbar(image, ax=grid, label="mean test error", shrink=0.8)
+    figure.colorbar(image, ax=grid, label="mean test error", shrink=0.8, format=lambda error, _: f"{error:g}")
     heading = f"{case.title}: error over local steps and budget, T = {iterations} iterations (box: lowest in its row)"
     return finish(figure, heading, below(case, band=False))
 
 
 def _short_error(error: float, digits: int) -> str:
-    return number(error) if error >= 10 else f"{error:.{digits}f}".removeprefix("0")
+    """A few characters: .14, 1.38, 17.1, 176, 3e4."""
+    if 0 < error < 0.5 * 10**-digits or error >= 1000:
+        return f"{error:.0e}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+    return f"{error:.3g}" if error >= 10 else f"{error:.{digits}f}".removeprefix("0")
 
 
 def _short_budget(case: Case, epsilon: float) -> str:
