@@ -55,7 +55,8 @@ def sweep(
     try:
         found, text = _searched(runs, store, number, retry) if search else _swept(runs, store, number, retry)
     except KeyboardInterrupt:
-        _errors.print(f"stopped: what is finished is in {store}, and the same command goes on from there", highlight=False)
+        finished = f"what is finished is in {store}" if store.exists() else "nothing was finished"
+        _errors.print(f"stopped: {finished}; the same command goes on from there", highlight=False)
         raise
     print(dumps(found, indent=2) if json else text)
     if found["failed"]:

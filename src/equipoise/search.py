@@ -24,7 +24,6 @@ from equipoise.store import Store
 from equipoise.sweep import Progress, Workers, key_of, resolved, sweep, task_for
 
 SHARE = 0.15  # of the grid's runs
-LEAST = 1e-4  # errors below this are alike
 KAPPA = 1.0  # standard deviations of hope: where to run next
 CAUTION = 0.5  # standard deviations of doubt: what to answer
 DRAWS = 2000  # of the surface, to say how sure an answer is
@@ -62,7 +61,7 @@ class Cell:
 class Found(NamedTuple):
     """The best local steps of a cell, and how sure that is.
 
-    error         what the surface says there, in words of the task's error
+    predicted     the error that the surface says there, as the mean over all trials, run or not
     probability   that no other local steps have a lower error, by the surface
     regret        by how much the best of the others would be better, on average
     runs, of      how many runs it took, of how many
@@ -70,7 +69,7 @@ class Found(NamedTuple):
 
     settings: Settings
     local_steps: int
-    error: float
+    predicted: float
     probability: float
     regret: float
     runs: int
@@ -179,15 +178,17 @@ class _Surface:
         from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
         self._points = _coordinates(cells)
-        self._seeds = sorted({run.seed for run in cells[0].trials[0]})
+        self._seeds = [sorted({run.seed for trials in cell.trials for run in trials}) for cell in cells]
         seen = [
             (np.append(self._points[number][i], run.seed), error)
             for number, cell in enumerate(cells)
             for i, errors in enumerate(cell.errors)
             for run, error in zip(cell.trials[i], errors, strict=False)
         ]
-        worst = max(_finite(cells))  # what failed is no better than that
-        y = np.log([max(min(error, worst), LEAST) for _, error in seen])
+        finite = _finite(cells)
+        worst = max(finite)  # what failed is no better than that
+        least = min((error for error in finite if error > 0), default=1.0) / 2  # an error of zero has no logarithm
+        y = np.log([max(min(error, worst), least) for _, error in seen])
         any_seed, one_seed = (1e9, 1e9), (1e-3, 1e-3)  # all alike, or each by itself
         f = Matern([0.5, 0.5, 1.0, 1.0, any_seed[0]], [*[(0.3, 20.0)] * 4, any_seed], nu=2.5)
         g = Matern([0.1, 1.0, 1.0, 1.0, one_seed[0]], [(0.02, 1.0), *[(0.2, 20.0)] * 3, one_seed], nu=2.5)
@@ -199,11 +200,11 @@ class _Surface:
 
     def at(self, cell: int) -> tuple[Array, Array]:
         """Mean over the seeds of the surface at every tau of a cell, and their covariance."""
-        points = self._points[cell]
-        every = np.vstack([np.column_stack([points, np.full(len(points), seed)]) for seed in self._seeds])
+        points, seeds = self._points[cell], self._seeds[cell]
+        every = np.vstack([np.column_stack([points, np.full(len(points), seed)]) for seed in seeds])
         mean, covariance = self._process.predict(every, return_cov=True)
         white = self._process.kernel_.k2.noise_level * self._process._y_train_std**2
-        shape = len(self._seeds), len(points)
+        shape = len(seeds), len(points)
         return mean.reshape(shape).mean(0), (covariance - white * np.eye(len(mean))).reshape(shape * 2).mean((0, 2))
 
 

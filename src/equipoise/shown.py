@@ -241,11 +241,11 @@ def found_table(answers: list[Any]) -> Table:
     """What a search found, and how sure it is."""
     said = [json.loads(_but_trial(answer.settings)) for answer in answers]
     shown = _columns(said)
-    table = Table(*shown, "local steps", "test error", "best with probability", "others better by", "runs", box=None)
+    table = Table(*shown, "local steps", "predicted error", "best with probability", "others better by", "runs", box=None)
     for answer, settings in zip(answers, said, strict=True):
         table.add_row(
             *(str(settings[name]) for name in shown),
-            *(str(answer.local_steps), f"{answer.error:.4f}", f"{answer.probability:.0%}", f"{answer.regret:.4f}"),
+            *(str(answer.local_steps), f"{answer.predicted:.3g}", f"{answer.probability:.0%}", f"{answer.regret:.2g}"),
             f"{answer.runs} of {answer.of}",
         )
     return table
