@@ -1,7 +1,7 @@
 """Sweeps: every run of a grid that is not in the store yet, in stacks where that is faster, by several processes.
 
-What a stack is made of depends on the grid alone, and a stack goes into the store whole or not at all. So results do not depend
-on interruptions: what was killed is done again, from the beginning, in the same company.
+What a stack is made of depends on the grid, and on what an earlier grid has finished; a stack goes into the store whole or not
+at all. So results do not depend on interruptions: what was killed is done again, from the beginning, in the same company.
 """
 
 import hashlib
