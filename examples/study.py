@@ -74,7 +74,7 @@ def _table(store: Path) -> Table:
             for row in rows:
                 if (row["epsilon"], row["algorithm"]) == (epsilon, algorithm):
                     cells.setdefault((row["rounds"], row["local_steps"], row["clip_norm"]), []).append(row["test_error"])
-            best = min(cells, key=lambda cell: statistics.mean(cells[cell]))
+            best = min(cells, key=lambda cell: (round(statistics.mean(cells[cell]), 12), cell[1]))
             worst = max((cell for cell in cells if cell[2] == best[2]), key=lambda cell: statistics.mean(cells[cell]))
             told = f"{best[0]} x {best[1]}" + ("" if best[2] == math.inf else f", C = {best[2]:.2g}")
             table.add_row(f"{epsilon:g}", algorithm, told, _mean(cells[best]), _mean(cells[worst]))

@@ -231,7 +231,7 @@ def best_table(runs: list[tuple[Run, float]]) -> Table:
     shown = _columns(settings)
     table = Table(*shown, "best local steps", "test error", "trials", box=None)
     for said, taus in sorted(zip(settings, cells.values(), strict=True), key=lambda row: [_order(row[0][n]) for n in shown]):
-        tau = min(taus, key=lambda tau: (sum(taus[tau]) / len(taus[tau]), tau))
+        tau = min(taus, key=lambda tau: (round(sum(taus[tau]) / len(taus[tau]), 12), tau))
         error = sum(taus[tau]) / len(taus[tau])
         table.add_row(*(str(said[name]) for name in shown), str(tau), f"{error:.4f}", str(len(taus[tau])))
     return table

@@ -61,7 +61,7 @@ def optimum(cells: Sequence[Cell]) -> Optimum:
 
 def by_error(cell: Cell) -> tuple[float, int, float]:
     """The order of cells: by mean error; of equal ones the fewest local steps come first, and the smallest clip norm."""
-    return cell.mean, cell.local_steps, cell.clip_norm
+    return round(cell.mean, 12), cell.local_steps, cell.clip_norm
 
 
 def _as_good(cell: Cell, best: Cell) -> bool:
