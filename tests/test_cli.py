@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.__main__ import run
 from equipoise.cli import main
 
 TRAIN = "train --task breast-cancer --algorithm dp-scaffnew --epsilon 2 --delta 1e-5 --clip 1 --local-steps 4 --iterations 64"
@@ -147,3 +148,14 @@ def test_help_is_instant():
     assert done.returncode == 0, done.stderr
     assert "Train privately in this process" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_an_interrupt_while_libraries_load_is_no_traceback(monkeypatch):
+    class Interrupted:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "equipoise.cli", Interrupted())
+    with pytest.raises(SystemExit) as stopped:
+        run()
+    assert stopped.value.code == 130

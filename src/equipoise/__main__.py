@@ -1,5 +1,17 @@
-"""`python -m equipoise` is the command `equipoise`."""
+"""The command `equipoise`, which is also `python -m equipoise`."""
 
-from equipoise.cli import main
+import sys
 
-main()
+
+def run() -> None:
+    """Interrupted while libraries load, which takes a second, it leaves without a traceback, as later."""
+    try:
+        from equipoise.cli import main
+
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    run()
