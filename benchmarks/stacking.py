@@ -16,7 +16,7 @@ import torch
 
 from equipoise.grids import grid
 from equipoise.store import Store
-from equipoise.sweep import run_stack, stacks_of
+from equipoise.sweep import Stack, run_stack, stacks_of
 
 GRID = {
     "task": "breast-cancer",
@@ -26,6 +26,17 @@ GRID = {
     "epsilon": [3.3, 2.0, 1.0, 0.5, math.inf],
     "clip": [0.1, 1.0, 10.0],
 }
+AGAIN = 3  # times everything is run, the quickest counts: other work on the machine only slows down
+
+
+def quickest(stack: Stack, folder: Path, name: str) -> float:
+    """Processor seconds for this stack, kept in `name`-0, `name`-1, ..."""
+    seconds = []
+    for again in range(AGAIN):
+        start = time.process_time()
+        run_stack(stack, folder / f"{name}-{again}.sqlite", name)
+        seconds.append(time.process_time() - start)
+    return min(seconds)
 
 
 def errors(store: Path) -> dict[str, float]:
@@ -37,17 +48,14 @@ def main() -> None:
     torch.set_num_threads(1)
     stacks = stacks_of(grid(GRID).cells)
     seconds = {"stacked": 0.0, "one by one": 0.0}
-    with tempfile.TemporaryDirectory() as folder:
-        together, alone = (Path(folder) / name for name in ("together.sqlite", "alone.sqlite"))
-        run_stack(stacks[0], Path(folder) / "warm-up.sqlite", "warm-up")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for stack in stacks:  # calibrated noise is remembered: whoever comes first would pay for it alone
+            run_stack(stack, folder / "warm-up.sqlite", "warm-up")
         for stack in stacks:
-            start = time.process_time()
-            run_stack(stack, together, "stacked")
-            seconds["stacked"] += time.process_time() - start
-            start = time.process_time()
-            for run in (run for row in stack for run in row):
-                run_stack(((run,),), alone, "one by one")
-            seconds["one by one"] += time.process_time() - start
+            seconds["stacked"] += quickest(stack, folder, "together")
+            seconds["one by one"] += sum(quickest(((run,),), folder, "alone") for row in stack for run in row)
+        together, alone = folder / "together-0.sqlite", folder / "alone-0.sqlite"
         stacked, single = errors(together), errors(alone)
         with Store(together) as one, Store(alone) as other:
             losses = [[point["test_loss"] for key in stacked for point in kept.curve(key)] for kept in (one, other)]

@@ -174,7 +174,7 @@ def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
     for k, steps in enumerate(schedule, start=1):
         releases = []
         for i in range(N):
-            release, (states[i], _) = client_round(
+            release, memory = client_round(
                 Broadcast(k, range(iteration, iteration + steps), x),
                 states[i],
                 build(etas[0], ps[0]),
@@ -182,6 +182,7 @@ def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
                 task.clients.alone(i).gradient,
                 SimulatedNoise(1, first_client=i),
             )
+            states[i] = memory.state
             releases.append(release.update)
         x, iteration = x + torch.stack(releases).mean(0), iteration + steps
     torch.testing.assert_close(x, single[0], rtol=0, atol=1e-12)

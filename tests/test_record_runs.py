@@ -79,7 +79,7 @@ def test_messages_of_neighbours_differ_by_the_sensitivity_and_no_more(how):
         task = silos(side)
         run, schedule, account = prepared(task, **how)
         gradient, mechanism = noise_of(run, task, account, NoNoise())
-        fleet = SimulatedFleet(3, gradient, algorithm_of(run, run.clip_norm), mechanism, NoNoise())
+        fleet = SimulatedFleet(3, gradient, algorithm_of(run), mechanism, NoNoise())
         x, messages, iteration = task.x0, [], 0
         for number, steps in enumerate(schedule, start=1):
             messages.append(fleet.exchange(Broadcast(number, range(iteration, iteration + steps), x)))
@@ -334,7 +334,7 @@ def test_the_server_loop_is_the_one_that_messages_were_tested_with():
     task = silos(1.0)
     run, schedule, account = prepared(task, noise_in="message")
     gradient, mechanism = noise_of(run, task, account, NoNoise())
-    fleet = SimulatedFleet(3, gradient, algorithm_of(run, run.clip_norm), mechanism, NoNoise())
+    fleet = SimulatedFleet(3, gradient, algorithm_of(run), mechanism, NoNoise())
     first = next(iter(server_rounds(task.x0, schedule, fleet)))
     step = Stability(run.eta, 4, task.L, task.mu, 0.9, 10, "replace-one")
     assert float((first.x - task.x0).norm()) > 0

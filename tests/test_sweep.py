@@ -129,13 +129,14 @@ def test_a_task_without_data_is_one_sentence(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(("task", "batch"), [("quadratic", None), ("breast-cancer", None), ("breast-cancer", 2)])
-@pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
-def test_stacked_runs_equal_runs_by_themselves(task, algorithm, batch):
+@pytest.mark.parametrize("algorithms", [["dp-fedavg"], ["dp-scaffnew"], ["dp-fedavg", "dp-scaffnew"]])
+def test_stacked_runs_equal_runs_by_themselves(task, algorithms, batch):
     """Models to rounding, curves at the same rounds, the same noise, the same account: only the company differs."""
-    common = {"task": task, "algorithm": algorithm, "local_steps": 2, "iterations": 8, "diagnostics": True, "batch": batch}
+    common = {"task": task, "local_steps": 2, "iterations": 8, "diagnostics": True, "batch": batch}
     budgets = [{"epsilon": math.inf}, {"epsilon": 2.0, "clip_norm": 0.1}, {"epsilon": 0.5, "clip_norm": 3.0}]
     budgets += [{"epsilon": 2.0, "clip_norm": 1.0, "trust": "secure-aggregation", "neighbours": "zero-out"}]
-    rows = [[Settings.of(**common, **b, seed=s, simulate_noise_seed=s) for b in budgets] for s in (0, 1, 2)]
+    columns = [{**common, **budget, "algorithm": algorithm} for algorithm in algorithms for budget in budgets]
+    rows = [[Settings.of(**column, seed=s, simulate_noise_seed=s) for column in columns] for s in (0, 1, 2)]
     tasks = [task_of(task, Options.of(row[0])) for row in rows]
     together = train_together(tasks, [[resolved(one) for one in row] for row in rows], 100)
     for row, results in zip(rows, together, strict=True):
@@ -156,12 +157,16 @@ def _numbers(point):
 
 def test_only_like_runs_are_stacked():
     stacks = stacks_of(grid(SMALL).cells)
-    assert len(stacks) == 2 * 4  # algorithms, local steps
-    assert {(len(stack), len(stack[0])) for stack in stacks} == {(2, 3)}
+    assert len(stacks) == 4  # local steps
+    assert {(len(stack), len(stack[0])) for stack in stacks} == {(2, 2 * 3)}  # seeds; algorithms, budgets
+    variants = [{"algorithm": "dp-fedavg"}, *({"algorithm": "dp-scaffnew", "h_update": how} for how in ("paper", "clipped"))]
+    without = {name: value for name, value in SMALL.items() if name != "algorithm"}
+    stacks = stacks_of(grid({**without, "variant": variants}).cells)
+    assert sorted((len(stack), len(stack[0])) for stack in stacks) == [(2, 3)] * 4 + [(2, 6)] * 4
     several = {**SMALL, "unit": "record", "task": "breast-cancer", "sampling_rate": 0.5, "epsilon": 2.0, "clip": 1.0}
     assert {(len(stack), len(stack[0])) for stack in stacks_of(grid(several).cells)} == {(1, 1)}
     one, other = (resolved(cell[0]) for cell in grid(SMALL).cells[:2])
-    with pytest.raises(InvalidValue, match="may differ in seed, budget and clip only"):
+    with pytest.raises(InvalidValue, match="may differ in seed, algorithm, budget and clip only"):
         train_together([task_of("quadratic", Options.of(one))], [[one, other.model_copy(update={"eta": 0.5})]], 5)
 
 
@@ -230,7 +235,7 @@ def _write(store):
 
 def test_several_processes_write_the_same_runs_once(tmp_path):
     with multiprocessing.get_context("spawn").Pool(3) as pool:
-        assert pool.map(_write, [tmp_path / "s.sqlite"] * 3) == [[None] * 8] * 3
+        assert pool.map(_write, [tmp_path / "s.sqlite"] * 3) == [[None] * 4] * 3
     assert len(contents(tmp_path / "s.sqlite")[0]) == 24
 
 
@@ -286,7 +291,8 @@ def test_of_a_larger_grid_only_what_is_new_is_trained(tmp_path, monkeypatch):
     small, large = {**SMALL, "epsilon": [2.0]}, {**SMALL, "epsilon": [2.0, 1.0]}
     assert finished(small, store).done == len(trained) == 32
     assert finished(large, store).done == len(trained) == 64
-    assert len({key_of(run) for run in trained}) == 64
+    assert finished({**large, "seeds": [0, 1, 2]}, store).done == len(trained) == 96
+    assert len({key_of(run) for run in trained}) == 96
 
 
 def test_variants_may_add_trials_to_a_cell(tmp_path):

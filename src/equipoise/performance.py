@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,11 +13,11 @@ from equipoise.algorithms import Algorithm, Gradient, Schedule, coin, dp_fedavg,
 from equipoise.errors import require
 from equipoise.fleets import Round, SimulatedFleet, server_rounds
 from equipoise.privacy.gradients import NoisyGradient, RecordClients
-from equipoise.privacy.mechanism import GaussianMechanism, Mechanism, StableMechanism, is_finite
+from equipoise.privacy.mechanism import GaussianMechanism, Mechanism, StableMechanism
 from equipoise.privacy.noise import NoiseSource
 from equipoise.result import Diagnosis, Point
 from equipoise.run import Run
-from equipoise.tasks import Task
+from equipoise.tasks import Task, stacked
 from equipoise.tasks.model_clients import ModelClients
 from equipoise.tasks.public import public_model
 
@@ -26,15 +26,16 @@ MEASURING = 0.1  # of the work of training, at most: a network is measured less 
 
 Watch = Callable[[Iterable[Round], int], Iterable[Round]]
 MEANING = {"epsilon", "delta", "noise_rule", "v", "trust", "colluding", "neighbours"}  # each run has its own account
-MAY_DIFFER = {"seed", "simulate_noise_seed", "clip_norm", *MEANING}
+MAY_DIFFER = {"seed", "simulate_noise_seed", "algorithm", "h_update", "clip_norm", *MEANING}
 
 
 @dataclass
 class Performance:
     """What happened in a run: the last communicated model, and what was seen on the way."""
 
-    x: Tensor
+    run: Run
     rounds: int
+    x: Tensor
     curve: list[Point] = field(default_factory=list)
     diagnoses: list[Diagnosis] = field(default_factory=list)
     failed: str | None = None
@@ -51,27 +52,27 @@ def perform(
 ) -> list[list[Performance]]:
     """Train `runs[s][q]` on `tasks[s]` for every s and q. A run by itself has no leading axes: [d], not [1, 1, d]."""
     run = runs[0][0]
-    starts = [public_model(task) if run.warm_start else task.x0 for task in tasks]
+    if run.warm_start:
+        tasks = [replace(task, x0=public_model(task)) for task in tasks]
     alone = len(tasks) == len(runs[0]) == 1
-    gradient: Gradient
-    mechanism: Mechanism
-    clip_norm: float | Tensor
     if alone:
-        start, (gradient, mechanism), clip_norm = starts[0], noise_of(run, tasks[0], accounts[0][0], noise), run.clip_norm
+        task, algorithm = tasks[0], algorithm_of(run)
+        gradient, mechanism = noise_of(run, task, accounts[0][0], noise)
     else:
-        start = torch.stack(starts).unsqueeze(1)  # the local steps of the first round are the same for all settings of a seed
-        gradient, mechanism, clip_norm = _stacked(tasks, runs, accounts)
-    fleet = SimulatedFleet(run.clients, gradient, algorithm_of(run, clip_norm), mechanism, noise)
+        _check_alike(tasks[0], runs)
+        task, algorithm = stacked(tasks), _stacked_algorithm(runs)
+        gradient, mechanism = task.clients.gradient, _stacked_mechanism(runs, accounts)
+    fleet = SimulatedFleet(run.clients, gradient, algorithm, mechanism, noise)
 
-    done = [[Performance(start, len(schedule)) for _ in row] for row in runs]
-    apart = math.ceil(len(schedule) / min(points, _points(tasks[0], run)))
-    _look(done, tasks, runs, Round(0, 0, start), None)
-    x = start
+    x = start = task.x0  # [seeds, 1, d] in a stack: the local steps of the first round are the same for all settings of a seed
+    done = [[Performance(run, len(schedule), start) for run in row] for row in runs]
+    apart = math.ceil(len(schedule) / min(points, _points(task, run)))
+    _look(done, task, Round(0, 0, start), None)
     for number, iteration, x in watch(server_rounds(start, schedule, fleet, run.gamma), len(schedule)):
         if run.simulation and fleet.overflowed:
-            _note_failures(done, runs, number, fleet)
+            _note_failures(done, number, fleet)
         if number % apart == 0 or number == len(schedule):
-            _look(done, tasks, runs, Round(number, iteration, x), fleet)
+            _look(done, task, Round(number, iteration, x), fleet)
     for s, row in enumerate(done):
         for q, one in enumerate(row):
             one.x = x if alone else x[s, q].clone()
@@ -84,10 +85,10 @@ def schedule_of(run: Run) -> Schedule:
     return periodic(run.iterations, run.local_steps or 1)
 
 
-def algorithm_of(run: Run, clip_norm: float | Tensor) -> Algorithm:
+def algorithm_of(run: Run) -> Algorithm:
     if run.algorithm == "dp-fedavg":
         return dp_fedavg(run.eta)
-    return dp_scaffnew(run.eta, run.p, run.h_update or "paper", clip_norm)
+    return dp_scaffnew(run.eta, run.p, run.h_update or "paper", run.clip_norm)
 
 
 def noise_of(run: Run, task: Task, account: Account, noise: NoiseSource) -> tuple[Gradient, Mechanism]:
@@ -118,19 +119,40 @@ def can_be_stacked(task: Task, run: Run) -> bool:
     return hasattr(task.clients, "stacked") and run.unit == "client" and run.schedule == "periodic"
 
 
-def _stacked(
-    tasks: Sequence[Task], runs: Sequence[Sequence[Run]], accounts: Sequence[Sequence[Account]]
-) -> tuple[Gradient, Mechanism, Tensor]:
-    """The same for many runs, with their clip thresholds: like the noise, a tensor [seeds, settings, 1, 1]."""
-    same = [{name: value for name, value in run.model_dump().items() if name not in MAY_DIFFER} for row in runs for run in row]
-    require(all(one == same[0] for one in same), "runs that are trained together may differ in seed, budget and clip only")
+def shared(run: Run) -> tuple[Any, ...]:
+    """What runs must have in common to be trained together. Those without a control variate go with the paper's."""
+    return (*(getattr(run, name) for name in Run.model_fields if name not in MAY_DIFFER), run.h_update or "paper")
+
+
+def _check_alike(task: Task, runs: Sequence[Sequence[Run]]) -> None:
+    run = runs[0][0]
+    same = shared(run)
     require(
-        can_be_stacked(tasks[0], runs[0][0]), f"task={tasks[0].name} with unit={runs[0][0].unit}: train such runs one by one"
+        all(shared(one) == same for row in runs for one in row),
+        "runs that are trained together may differ in seed, algorithm, budget and clip only",
     )
-    clients: Any = tasks[0].clients
-    clips = torch.tensor([[[[run.clip_norm]] for run in row] for row in runs], dtype=torch.float64)
-    sigmas = torch.tensor([[[[account.client_sigma]] for account in row] for row in accounts], dtype=torch.float64)
-    return clients.stacked([task.clients for task in tasks]).gradient, GaussianMechanism(clips, sigmas), clips
+    require(can_be_stacked(task, run), f"task={task.name} with unit={run.unit}: train such runs one by one")
+
+
+def _stacked_algorithm(runs: Sequence[Sequence[Run]]) -> Algorithm:
+    run = next((run for run in runs[0] if run.algorithm == "dp-scaffnew"), None)
+    if run is None:
+        return algorithm_of(runs[0][0])
+    learning = _tensor([[run.algorithm == "dp-scaffnew" for run in row] for row in runs])
+    return dp_scaffnew(run.eta, run.p, run.h_update or "paper", _clips(runs), learning)
+
+
+def _stacked_mechanism(runs: Sequence[Sequence[Run]], accounts: Sequence[Sequence[Account]]) -> Mechanism:
+    return GaussianMechanism(_clips(runs), _tensor([[account.client_sigma for account in row] for row in accounts]))
+
+
+def _clips(runs: Sequence[Sequence[Run]]) -> Tensor:
+    return _tensor([[run.clip_norm for run in row] for row in runs])
+
+
+def _tensor(numbers: list[list[float]]) -> Tensor:
+    """One number for each run, against models [seeds, settings, clients, d]."""
+    return torch.tensor(numbers, dtype=torch.float64)[..., None, None]
 
 
 def _points(task: Task, run: Run) -> int:
@@ -145,52 +167,36 @@ def _is_quick(task: Task) -> bool:
     return not task.test_records or task.batch is None
 
 
-def _look(
-    done: list[list[Performance]],
-    tasks: Sequence[Task],
-    runs: Sequence[Sequence[Run]],
-    round: Round,
-    fleet: SimulatedFleet | None,
-) -> None:
+def _look(done: list[list[Performance]], task: Task, round: Round, fleet: SimulatedFleet | None) -> None:
     """Measure the models after a round on public records, if there are any; look inside the clients, if that was asked for."""
-    x = _by_run(round.x, runs)
-    for task, of_row, row in zip(tasks, x, done, strict=True):
-        if task.measure:
-            error, loss, mean = (_listed(value, len(row)) for value in task.measure(of_row[0] if len(row) == 1 else of_row))
-            for q, one in enumerate(row):
-                one.curve.append(Point(round.number, round.iteration, error[q], loss[q], mean[q]))
-    if not fleet or not fleet.memory or not runs[0][0].diagnostics:
+    number, iteration, x = round
+    every = [one for row in done for one in row]
+    if task.measure:
+        for one, error, loss, mean in zip(every, *(_listed(value, done) for value in task.measure(x)), strict=True):
+            one.curve.append(Point(number, iteration, error, loss, mean))
+    if not fleet or not fleet.memory or not every[0].run.diagnostics:
         return
     h = getattr(fleet.memory.state, "h", None)
-    norms, h_norms = (
-        None if v is None else _by_run(torch.linalg.vector_norm(v, dim=-1), runs) for v in (fleet.memory.update, h)
-    )
+    norms, h_norms = (None if v is None else torch.linalg.vector_norm(v, dim=-1) for v in (fleet.memory.update, h))
     assert norms is not None
-    clips = torch.tensor([[[run.clip_norm] for run in row] for row in runs], dtype=torch.float64)
-    clipped = (norms > clips).double().mean(-1).tolist()
-    last = round.number == done[0][0].rounds
-    for s, (task, row) in enumerate(zip(tasks, done, strict=True)):
-        of_clients = task.clients.error(x[s, 0] if len(row) == 1 else x[s]) if last or _is_quick(task) else None
-        error = _listed(of_clients, len(row))
-        norm, h_norm = norms[s].mean(-1).tolist(), _listed(None if h_norms is None else h_norms[s].mean(-1), len(row))
-        for q, one in enumerate(row):
-            share = clipped[s][q] if runs[s][q].unit == "client" else None
-            one.diagnoses.append(Diagnosis(round.number, share, norm[q], h_norm[q], error[q]))
+    clips = torch.tensor([[[one.run.clip_norm] for one in row] for row in done], dtype=torch.float64)
+    clipped = (norms > clips).double().mean(-1) if every[0].run.unit == "client" else None
+    train_error = task.clients.error(x) if number == every[0].rounds or _is_quick(task) else None
+    values = clipped, norms.mean(-1), None if h_norms is None else h_norms.mean(-1), train_error
+    for one, share, norm, h_norm, error in zip(every, *(_listed(value, done) for value in values), strict=True):
+        of_h = h_norm if one.run.algorithm == "dp-scaffnew" else None
+        one.diagnoses.append(Diagnosis(number, share, norm, of_h, error))
 
 
-def _by_run(values: Tensor, runs: Sequence[Sequence[Run]]) -> Tensor:
-    """[seeds, settings, n], of [n] for a run by itself, or of [seeds, 1, n] where settings do not differ yet."""
-    return values.expand(len(runs), len(runs[0]), -1)
+def _listed(values: Tensor | None, done: list[list[Performance]]) -> list[Any]:
+    """A value for each run, of one for a run by itself, or of [seeds, 1] where settings do not differ yet."""
+    shape = len(done), len(done[0])
+    return [None] * math.prod(shape) if values is None else values.expand(shape).flatten().tolist()
 
 
-def _listed(values: Tensor | None, number: int) -> list[Any]:
-    return [None] * number if values is None else values.reshape(-1).tolist()
-
-
-def _note_failures(done: list[list[Performance]], runs: Sequence[Sequence[Run]], number: int, fleet: SimulatedFleet) -> None:
+def _note_failures(done: list[list[Performance]], number: int, fleet: SimulatedFleet) -> None:
     assert fleet.memory
-    finite = _by_run(is_finite(fleet.memory.update).squeeze(-1), runs).all(-1)
-    for row, of_row, fine in zip(done, runs, finite, strict=True):
-        for one, run, well in zip(row, of_row, fine, strict=True):
-            if not well and one.failed is None:
-                one.failed = f"an update was not finite in round {number}: lower eta={run.eta}"
+    finite = fleet.memory.finite.squeeze(-1).all(-1)
+    for one, well in zip((one for row in done for one in row), _listed(finite, done), strict=True):
+        if not well and one.failed is None:
+            one.failed = f"an update was not finite in round {number}: lower eta={one.run.eta}"

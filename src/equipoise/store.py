@@ -4,6 +4,7 @@ Several processes may write at once (write-ahead log). A run and its curve go in
 never computed again.
 """
 
+import json
 import math
 import os
 import sqlite3
@@ -160,7 +161,8 @@ class Store:
 
     def finished(self, keys: Iterable[str]) -> set[str]:
         """Those of these runs that are finished."""
-        return {key for key in keys if self._rows("SELECT 1 FROM runs WHERE key = ?", (key,))}
+        some = json.dumps([*keys])
+        return {key for (key,) in self._rows("SELECT key FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,))}
 
     def failures(self) -> dict[str, str]:
         """The runs that could not be run, and why."""
@@ -169,29 +171,17 @@ class Store:
     def add(self, sweep: str, finished: Iterable[Finished]) -> None:
         """Keep finished runs: all of them, or, if this process dies now, none. A run that is there already stays as it is."""
         with self._told(), self._transaction():
-            for key, result, seconds in finished:
-                self._add(sweep, key, result, seconds)
-                self._db.execute("DELETE FROM failures WHERE key = ?", (key,))
+            given = {one.key: one for one in finished}
+            there = self.finished(given)
+            new = [one for key, one in given.items() if key not in there]
+            self._insert("runs", (_run_row(sweep, *one) for one in new))
+            self._insert("curves", (row for one in new for row in _curve_rows(one.key, one.result)))
+            self._db.executemany("DELETE FROM failures WHERE key = ?", [(key,) for key in given])
 
-    def _add(self, sweep: str, key: str, result: Result, seconds: float) -> None:
-        """Numbers that are not finite become NULL, and a run whose error is such a number has failed."""
-        inside = {diagnosis.round: diagnosis for diagnosis in result.per_round or []}
-        last = inside.get(result.curve[-1].round) if result.curve else None
-        document = result.model_dump_json(exclude={"curve", "per_round"})
-        values = (
-            *(key, sweep, result.task, result.algorithm, result.unit, result.epsilon, result.epsilon_spent, result.clip_norm),
-            *(result.iterations, result.local_steps, result.rounds, result.seed, _finite(result.test_error)),
-            *(last and _finite(last.train_error), _failure(result), seconds, document),
-        )
-        added = self._db.execute(f"INSERT OR IGNORE INTO runs VALUES ({', '.join('?' * len(values))})", values)
-        if added.rowcount:
-            points = []
-            for point in result.curve:
-                seen = inside.get(point.round)
-                of_clients = (seen.train_error, seen.clipped, seen.update_norm) if seen else (None,) * 3
-                numbers = (point.test_error, point.test_loss, point.client_error, *of_clients)
-                points.append((key, point.round, point.iteration, *map(_finite, numbers)))
-            self._db.executemany(f"INSERT INTO curves VALUES ({', '.join('?' * 9)})", points)
+    def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Rows that have a value for every column."""
+        columns = len(self._db.execute(f"SELECT * FROM {table} LIMIT 0").description)
+        self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", rows)
 
     def fail(self, failed: dict[str, str], error: str) -> None:
         """Note runs (key, JSON) that could not be run, and why."""
@@ -214,6 +204,24 @@ class Store:
         with self._told(), closing(self._db.execute(query, values)) as cursor:
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def _run_row(sweep: str, key: str, result: Result, seconds: float) -> tuple[Any, ...]:
+    """Numbers that are not finite become NULL, and a run whose error is such a number has failed."""
+    seen = result.per_round[-1] if result.per_round else None
+    train_error = seen.train_error if seen and result.curve and seen.round == result.curve[-1].round else None
+    return (
+        *(key, sweep, result.task, result.algorithm, result.unit, result.epsilon, result.epsilon_spent, result.clip_norm),
+        *(result.iterations, result.local_steps, result.rounds, result.seed, _finite(result.test_error)),
+        *(_finite(train_error), _failure(result), seconds, result.model_dump_json(exclude={"curve", "per_round"})),
+    )
+
+
+def _curve_rows(key: str, result: Result) -> Iterator[tuple[Any, ...]]:
+    inside = {seen.round: (seen.train_error, seen.clipped, seen.update_norm) for seen in result.per_round or []}
+    for point in result.curve:
+        numbers = (point.test_error, point.test_loss, point.client_error, *inside.get(point.round, (None,) * 3))
+        yield key, point.round, point.iteration, *map(_finite, numbers)
 
 
 def _finite(number: float | None) -> float | None:

@@ -17,11 +17,11 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
-from equipoise.performance import MAY_DIFFER, can_be_stacked, schedule_of
+from equipoise.performance import can_be_stacked, schedule_of, shared
 from equipoise.run import Run, Settings
 from equipoise.store import Finished, Store
 from equipoise.tasks import Options, Task, load_task
@@ -68,16 +68,14 @@ def key_of(run: Run) -> str:
 
 
 def stacks_of(cells: Sequence[Sequence[Settings]]) -> list[Stack]:
-    """The runs of a grid as stacks: cells that differ only in budget, clip and noise rule, all their trials."""
-    groups: dict[str, list[tuple[Run, ...]]] = {}
+    """The runs of a grid as stacks: cells that differ only in algorithm, budget, clip and noise rule."""
+    groups: dict[tuple[Any, ...], list[tuple[Run, ...]]] = {}
     stacks: list[Stack] = []
     for cell in cells:
         runs = tuple(resolved(settings) for settings in cell)
         schedule_of(runs[0])  # local steps that do not fit are refused before anything is run
         if can_be_stacked(task_for(runs[0]), runs[0]):
-            alike = runs[0].model_dump(exclude=MAY_DIFFER)
-            group = groups.setdefault(json.dumps([alike, [run.seed for run in runs]], sort_keys=True), [])
-            group.append(runs)
+            groups.setdefault((*shared(runs[0]), *(run.seed for run in runs)), []).append(runs)
         else:
             stacks.extend(((run,),) for run in runs)
     for group in groups.values():
@@ -95,10 +93,10 @@ def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
     start = time.process_time()
     with Store(store) as kept:
         finished = kept.finished(keys.values())
-        missing = [column for column in zip(*stack, strict=True) if any(keys[run] not in finished for run in column)]
-        if not missing:
+        for _ in range(2):  # without the seeds, then without the settings, of which everything is there
+            stack = tuple(zip(*(row for row in stack if any(keys[run] not in finished for run in row)), strict=True))
+        if not stack:
             return None
-        stack = tuple(zip(*missing, strict=True))
         runs = [run for row in stack for run in row]
         try:
             tasks = [task_for(row[0]) for row in stack]

@@ -12,7 +12,7 @@ from equipoise.accounts import Account, account_of
 from equipoise.errors import require
 from equipoise.fleets import Round
 from equipoise.performance import Performance, perform, schedule_of
-from equipoise.privacy.noise import SecretNoise, SimulatedNoise, SimulatedNoises
+from equipoise.privacy.noise import SecretNoise, SimulatedNoise
 from equipoise.result import Point, Result
 from equipoise.run import Run, Settings
 from equipoise.tasks import Measured, Options, Task, load_measure, load_task
@@ -56,18 +56,17 @@ def train_together(tasks: Sequence[Task], runs: Sequence[Sequence[Run]], points:
     """
     schedule = schedule_of(runs[0][0])
     accounts = [[account_of(run, task, schedule) for run in row] for task, row in zip(tasks, runs, strict=True)]
-    seeds = [run.simulate_noise_seed for row in runs for run in row]
-    require(None not in seeds, "runs that are trained together are simulations: give simulate_noise_seed")
+    seeds = [seed for row in runs if (seed := row[0].simulate_noise_seed) is not None]
+    require(len(seeds) == len(runs), "runs that are trained together are simulations: give simulate_noise_seed")
     require(
-        all(run.simulate_noise_seed == row[0].simulate_noise_seed for row in runs for run in row),
+        all(run.simulate_noise_seed == seed for seed, row in zip(seeds, runs, strict=True) for run in row),
         "runs of a row have one simulate_noise_seed: they share their noise",
     )
-    noises = [SimulatedNoise(row[0].simulate_noise_seed or 0) for row in runs]
-    noise = noises[0] if len(seeds) == 1 else SimulatedNoises(noises)
-    performed = perform(tasks, runs, accounts, schedule, noise, points=points)
+    performed = perform(tasks, runs, accounts, schedule, SimulatedNoise(*seeds), points=points)
+    names = [SimulatedNoise(seed).name for seed in seeds]
     return [
-        [_result(run, task, account, done, noises[s].name, None) for run, account, done in zip(*columns, strict=True)]
-        for s, (task, *columns) in enumerate(zip(tasks, runs, accounts, performed, strict=True))
+        [_result(run, task, account, done, name, None) for run, account, done in zip(*columns, strict=True)]
+        for name, task, *columns in zip(names, tasks, runs, accounts, performed, strict=True)
     ]
 
 

@@ -5,7 +5,6 @@ line 13 can wait for the next broadcast: the client needs only the model it rece
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -21,31 +20,38 @@ class State(NamedTuple):
 
 
 def dp_scaffnew(
-    eta: float | Tensor, p: float | Tensor, h_update: str = "paper", clip_norm: float | Tensor = math.inf
+    eta: float | Tensor,
+    p: float | Tensor,
+    h_update: str = "paper",
+    clip_norm: float | Tensor = math.inf,
+    learning: float | Tensor = 1.0,
 ) -> Algorithm:
     """The paper's algorithm, and two variants of what the control variate learns from.
 
     Line 13 equals h = (p/eta)(x_new - x - update). `clipped` writes clip(update) there: the same until the clip acts, and |h|
     stays bounded when it does (the paper's h then sends clients on long excursions that are clipped away). `released` writes
     the released message: h is then known to whoever sees the messages, and clients keep nothing private between rounds.
+
+    Where `learning` is 0 instead of 1, h stays zero, and what is left is DP-FedAvg: so runs of both can be stacked.
     """
-    learns_from: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "paper": lambda update, release: update,
-        "clipped": lambda update, release: clip(update, clip_norm),
-        "released": lambda update, release: release,
-    }
+    assert h_update in ("paper", "clipped", "released")
 
     def init(x: Tensor) -> State:
         return State(h=torch.zeros_like(x), x_hat=x)  # l. 1: the h sum to zero
 
     def local_round(x: Tensor, state: State, iterations: range, gradient: Gradient) -> tuple[Tensor, State]:
-        h = state.h + p / eta * (x - state.x_hat)  # l. 13, with the x just received
+        h = state.h
+        if state.x_hat is not x:  # not in the first round
+            h = h + learning * p / eta * (x - state.x_hat)  # l. 13, with the x just received
         x_hat = x
         for t in iterations:
             x_hat = x_hat - eta * (gradient(x_hat, t) - h)  # l. 4-5
         return x_hat - eta / p * h - x, State(h, x_hat)  # l. 8, before clip and noise
 
     def heard(state: State, update: Tensor, release: Tensor) -> State:
-        return State(state.h, state.x_hat - (update - learns_from[h_update](update, release)))
+        if h_update == "paper":
+            return state
+        learns_from = clip(update, clip_norm) if h_update == "clipped" else release
+        return State(state.h, state.x_hat - (update - learns_from))
 
     return Algorithm(init, local_round, heard)

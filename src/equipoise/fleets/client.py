@@ -15,10 +15,14 @@ log = logging.getLogger("equipoise.client")
 
 
 class Memory(NamedTuple):
-    """What a client keeps to itself between rounds: the algorithm's state, and its last update without clip and noise."""
+    """What a client keeps to itself between rounds: the algorithm's state, and its last update without clip and noise.
+
+    `finite` says whether that update was; if not, zero was released in its place.
+    """
 
     state: Any
     update: Tensor
+    finite: Tensor
 
 
 def client_round(
@@ -33,13 +37,9 @@ def client_round(
     update, state = algorithm.local_round(broadcast.x, state, broadcast.iterations, gradient)
     release = Release(broadcast.round, mechanism.release(update, noise, broadcast.round))
     state = algorithm.heard(state, update, release.update)
-    return release, Memory(_forget_overflow(update, state, algorithm.init(broadcast.x)), update)
-
-
-def _forget_overflow(update: Tensor, state: Any, fresh: Any) -> Any:
-    """A client whose update is not finite (it released zero and noise) starts afresh, and says so on its own side only."""
     finite = is_finite(update)
-    if finite.all():
-        return state
-    log.warning("an update was not finite: zero was released in its place; a smaller eta usually helps")
-    return type(state)(*(torch.where(finite, old, new) for old, new in zip(state, fresh, strict=True)))
+    if not finite.all():  # such a client starts afresh, and says so on its own side only
+        log.warning("an update was not finite: zero was released in its place; a smaller eta usually helps")
+        fresh = algorithm.init(broadcast.x)
+        state = type(state)(*(torch.where(finite, old, new) for old, new in zip(state, fresh, strict=True)))
+    return release, Memory(state, update, finite)

@@ -5,7 +5,7 @@ from torch import Tensor
 from equipoise.algorithms import Algorithm, Gradient
 from equipoise.fleets.client import Memory, client_round
 from equipoise.fleets.fleet import Broadcast
-from equipoise.privacy.mechanism import Mechanism, is_finite
+from equipoise.privacy.mechanism import Mechanism
 from equipoise.privacy.noise import NoiseSource
 
 
@@ -33,4 +33,4 @@ class SimulatedFleet:
     @property
     def overflowed(self) -> bool:
         """Whether some client's last update was not finite, and was replaced by zero."""
-        return self.memory is not None and not bool(is_finite(self.memory.update).all())
+        return self.memory is not None and not bool(self.memory.finite.all())

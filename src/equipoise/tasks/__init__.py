@@ -2,6 +2,17 @@
 
 from equipoise.tasks.catalogue import TASKS, load_measure, load_task, load_to_plan
 from equipoise.tasks.own import own_task
-from equipoise.tasks.task import Clients, Measured, Options, Task
+from equipoise.tasks.task import Clients, Measured, Options, Task, stacked
 
-__all__ = ["TASKS", "Clients", "Measured", "Options", "Task", "load_measure", "load_task", "load_to_plan", "own_task"]
+__all__ = [
+    "TASKS",
+    "Clients",
+    "Measured",
+    "Options",
+    "Task",
+    "load_measure",
+    "load_task",
+    "load_to_plan",
+    "own_task",
+    "stacked",
+]

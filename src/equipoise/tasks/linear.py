@@ -9,7 +9,7 @@ is l2-strongly convex and (link.curvature B^2 + l2)-smooth.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import DataError
 from equipoise.tasks.records import Minibatches, StackedMinibatches, pool_and_parts
-from equipoise.tasks.task import Measure, Measured, Options, Table, Task, fingerprint
+from equipoise.tasks.task import Measured, Options, Table, Task, fingerprint
 
 
 @dataclass(frozen=True)
@@ -149,9 +149,10 @@ class LinearClients:
 
     def error(self, x: Tensor) -> Tensor:
         """The error over the records of all clients together."""
-        outputs = torch.einsum("nf,...kf->...nk", self.features.flatten(0, 1), self._matrix(x))
-        weights = (self.weights > 0).flatten().double() / max(sum(self.sizes), 1)
-        return self.link.error(outputs, self.targets.flatten(0, 1), weights)
+        features, targets = self.features.flatten(-3, -2), self.targets.flatten(-3, -2)
+        outputs = torch.einsum("...nf,...kf->...nk", features, self._matrix(x))
+        weights = (self.weights > 0).flatten(-2).double() / max(sum(self.sizes), 1)
+        return self.link.error(outputs, targets, weights)
 
     def alone(self, client: int) -> Self:
         return replace(
@@ -166,17 +167,9 @@ class LinearClients:
     @staticmethod
     def stacked(rows: "list[LinearClients]") -> "LinearClients":
         """The clients of several tasks alike in one, for gradients at x [tasks, settings, clients, d]."""
-        features, targets, weights = (
-            torch.stack([getattr(row, name) for row in rows]).unsqueeze(1) for name in ("features", "targets", "weights")
-        )
         batches = [row.minibatches for row in rows if isinstance(row.minibatches, Minibatches)]
-        return replace(
-            rows[0],
-            features=features,
-            targets=targets,
-            weights=weights,
-            minibatches=StackedMinibatches(batches) if batches else None,
-        )
+        minibatches = StackedMinibatches(batches) if batches else None
+        return replace(rows[0], **_stacked(rows, "features", "targets", "weights"), minibatches=minibatches)
 
     def single(self) -> Self:
         """The same clients in single precision."""
@@ -218,18 +211,35 @@ def _padded(rows: NDArray[np.float64], length: int) -> Tensor:
     return padded
 
 
-def linear_measure(table: Table, link: Link) -> Measure:
+@dataclass(frozen=True)
+class LinearMeasure:
     """Error and loss (without the regulariser) on the records of a table, of models [..., d]."""
+
+    features: Tensor
+    targets: Tensor
+    link: Link
+
+    def __call__(self, x: Tensor) -> Measured:
+        outputs = torch.einsum("...nf,...kf->...nk", self.features, _matrix(x, self.targets, self.features))
+        weights = outputs.new_full(outputs.shape[-2:-1], 1 / outputs.shape[-2])
+        loss = self.link.loss(outputs, self.targets) * weights
+        return Measured(self.link.error(outputs, self.targets, weights), loss.sum(-1))
+
+    @staticmethod
+    def stacked(rows: "list[LinearMeasure]") -> "LinearMeasure":
+        """For models [tables, settings, d]."""
+        return replace(rows[0], **_stacked(rows, "features", "targets"))
+
+
+def linear_measure(table: Table, link: Link) -> LinearMeasure:
     if not len(table.features):
         raise DataError("the test records are empty, or none has a declared label")
-    features, targets = torch.from_numpy(table.features), torch.from_numpy(table.targets)
-    weights = torch.full((len(features),), 1 / len(features), dtype=torch.float64)
+    return LinearMeasure(torch.from_numpy(table.features), torch.from_numpy(table.targets), link)
 
-    def measure(x: Tensor) -> Measured:
-        outputs = torch.einsum("nf,...kf->...nk", features, _matrix(x, targets, features))
-        return Measured(link.error(outputs, targets, weights), (link.loss(outputs, targets) * weights).sum(-1))
 
-    return measure
+def _stacked(rows: Sequence[Any], *names: str) -> dict[str, Any]:
+    """These tensors of all rows in one, [rows, 1, ...]: against models [rows, settings, ...]."""
+    return {name: torch.stack([getattr(row, name) for row in rows]).unsqueeze(1) for name in names}
 
 
 def with_bias(rows: NDArray[np.float64], norm: float) -> NDArray[np.float64]:

@@ -31,7 +31,7 @@ class QuadraticClients:
     @property
     def minimiser(self) -> Tensor:
         """x*, where the mean of the clients' gradients vanishes."""
-        x: Tensor = torch.linalg.solve(self.A.sum(0), torch.einsum("cij,cj->i", self.A, self.b))
+        x: Tensor = torch.linalg.solve(self.A.sum(-3), torch.einsum("...cij,...cj->...i", self.A, self.b))
         return x
 
     def gradient(self, x: Tensor, t: int) -> Tensor:
@@ -48,7 +48,7 @@ class QuadraticClients:
     def excess(self, x: Tensor) -> Tensor:
         """f(x) - f(x*) of a model [..., d], f the mean over the clients."""
         gap = x - self.minimiser
-        return torch.einsum("...i,ij,...j->...", gap, self.A.mean(0), gap) / 2
+        return torch.einsum("...i,...ij,...j->...", gap, self.A.mean(-3), gap) / 2
 
     def error(self, x: Tensor) -> Tensor:
         """The share of the excess loss of x = 0 that is left: 1 without training, 0 at the minimiser."""
@@ -67,6 +67,20 @@ class QuadraticClients:
         return replace(self, A=self.A[client], b=self.b[client])
 
 
+@dataclass(frozen=True)
+class QuadraticMeasure:
+    """Error and loss: all of this problem is public."""
+
+    clients: QuadraticClients
+
+    def __call__(self, x: Tensor) -> Measured:
+        return Measured(self.clients.error(x), self.clients.excess(x))
+
+    @staticmethod
+    def stacked(rows: "list[QuadraticMeasure]") -> "QuadraticMeasure":
+        return QuadraticMeasure(QuadraticClients.stacked([row.clients for row in rows]))
+
+
 def quadratic(options: Options) -> Task:
     """Public synthetic data: every client is drawn from (seed, client)."""
     require(
@@ -83,7 +97,7 @@ def quadratic(options: Options) -> Task:
         x0=torch.zeros(DIMENSION, dtype=torch.float64),
         shapes={"x": (DIMENSION,)},
         clients=private,
-        measure=lambda x: Measured(private.error(x), private.excess(x)),
+        measure=QuadraticMeasure(private),
         error_name="share of the excess loss that is left",
         learning_rate=1 / L,
         fingerprint="drawn from the seed",

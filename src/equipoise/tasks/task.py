@@ -1,11 +1,12 @@
 """What a task is: private records held by clients, a loss, a public measure of the result, and public constants."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -150,3 +151,15 @@ class Task:
     def eta(self) -> float:
         """The default step size: 1/L where L is public."""
         return 1 / self.L if self.L else self.learning_rate
+
+
+def stacked(tasks: Sequence[Task]) -> Task:
+    """Tasks that differ in nothing but their records as one, for models [tasks, settings, d]."""
+    clients: Any = tasks[0].clients
+    measure: Any = tasks[0].measure
+    return replace(
+        tasks[0],
+        x0=torch.stack([task.x0 for task in tasks]).unsqueeze(1),
+        clients=clients.stacked([task.clients for task in tasks]),
+        measure=measure and measure.stacked([task.measure for task in tasks]),
+    )
