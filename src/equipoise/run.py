@@ -2,6 +2,7 @@
 
 import math
 import shlex
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 from cyclopts import Group, Parameter
@@ -15,6 +16,8 @@ Real = Annotated[float, PlainSerializer(lambda x: x if math.isfinite(x) else str
 """A number that JSON can hold: infinity is the string "inf"."""
 
 MOST_ITERATIONS = 10**8
+
+_guarantee = lru_cache(Guarantee)  # the same for all runs of a sweep
 
 NoiseIn = Literal["message", "gradient", "hidden-gradient"]
 Reading = Literal["exact", "proof", "sampling", "record-style"]
@@ -83,7 +86,7 @@ class Common(BaseModel):
             raise InvalidValue(first_sentence(error)) from None
 
     def guarantee(self, clients: int) -> Guarantee:
-        return Guarantee(self.neighbours, self.trust, clients, self.colluding, self.unit)
+        return _guarantee(self.neighbours, self.trust, clients, self.colluding, self.unit)
 
 
 class Settings(Common):

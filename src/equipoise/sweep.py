@@ -63,7 +63,12 @@ def resolved(settings: Settings) -> Run:
 
 def key_of(run: Run) -> str:
     """A run's name in the store: the hash of everything that decides its numbers."""
-    document = {"run": run.model_dump(mode="json"), "data": task_for(run).fingerprint, "numbers": NUMBERS}
+    return _key(run, task_for(run).fingerprint)
+
+
+@lru_cache(maxsize=2**14)
+def _key(run: Run, data: str) -> str:
+    document = {"run": run.model_dump(mode="json"), "data": data, "numbers": NUMBERS}
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
 
 

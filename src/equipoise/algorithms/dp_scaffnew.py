@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from equipoise.algorithms.algorithm import Algorithm, Gradient
+from equipoise.errors import require
 from equipoise.privacy.mechanism import clip
+
+H_UPDATES = "paper", "clipped", "released"
 
 
 class State(NamedTuple):
@@ -34,7 +37,7 @@ def dp_scaffnew(
 
     Where `learning` is 0 instead of 1, h stays zero, and what is left is DP-FedAvg: so runs of both can be stacked.
     """
-    assert h_update in ("paper", "clipped", "released")
+    require(h_update in H_UPDATES, f"h_update={h_update!r} is not one of {', '.join(H_UPDATES)}")
 
     def init(x: Tensor) -> State:
         return State(h=torch.zeros_like(x), x_hat=x)  # l. 1: the h sum to zero
