@@ -26,7 +26,7 @@ GRID = {
     "epsilon": [3.3, 2.0, 1.0, 0.5, math.inf],
     "clip": [0.1, 1.0, 10.0],
 }
-AGAIN = 3  # times everything is run, the quickest counts: other work on the machine only slows down
+AGAIN = 5  # times everything is run, the quickest counts: other work on the machine only slows down
 
 
 def quickest(stack: Stack, folder: Path, name: str) -> float:
