@@ -28,7 +28,7 @@ MEASURING = 0.1  # of the work of training, at most: a network is measured less 
 Watch = Callable[[Iterable[Round], int], Iterable[Round]]
 MEANING = {"epsilon", "delta", "noise_rule", "v", "trust", "colluding", "neighbours"}  # each run has its own account
 MAY_DIFFER = {"seed", "simulate_noise_seed", "algorithm", "h_update", "clip_norm", *MEANING}
-_said = attrgetter(*(name for name in Run.model_fields if name not in MAY_DIFFER))
+_alike = attrgetter(*(name for name in Run.model_fields if name not in MAY_DIFFER))
 
 
 @dataclass
@@ -123,7 +123,7 @@ def can_be_stacked(task: Task, run: Run) -> bool:
 
 def shared(run: Run) -> tuple[Any, ...]:
     """What runs must have in common to be trained together. Those without a control variate go with the paper's."""
-    return (*_said(run), run.h_update or "paper")
+    return (*_alike(run), run.h_update or "paper")
 
 
 def _check_alike(task: Task, runs: Sequence[Sequence[Run]]) -> None:
