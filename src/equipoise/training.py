@@ -52,7 +52,7 @@ def train(
 def train_together(tasks: Sequence[Task], runs: Sequence[Sequence[Run]], points: int) -> list[list[Result]]:
     """Simulated runs in one computation: a row for each task (each public seed), with the same settings in the same order.
 
-    Runs may differ in seeds, algorithm, budget, clip threshold and rule of noise. `points` is how often they are measured at most.
+    Runs may differ in seeds, algorithm, budget, clip threshold and rule of noise. They are measured `points` times at most.
     """
     schedule = schedule_of(runs[0][0])
     accounts = [[account_of(run, task, schedule) for run in row] for task, row in zip(tasks, runs, strict=True)]
