@@ -1,11 +1,13 @@
-"""What does per-example clipping cost? CPU time of a step in one thread relative to a step without it, on the same batch.
+"""What does per-example clipping cost? CPU time of a step in one thread relative to a step without
+it, on the same batch.
 
     python benchmarks/per_example.py [--only NAME ...]
 
-The step without it is the forward and backward pass of the mean loss. The contenders take turns, and told is the median over
-turns of the ratio to the step without in the same turn, so that a busy machine matters little. Opacus has no nn.LSTM: there its
-own DPLSTM is measured, still against nn.LSTM. The others are not measured on the three large networks of the paper: they form
-the gradient of every example there, and Opacus has no PReLU.
+The step without it is the forward and backward pass of the mean loss. The contenders take turns,
+and told is the median over turns of the ratio to the step without in the same turn, so that a busy
+machine matters little. Opacus has no nn.LSTM: there its own DPLSTM is measured, still against
+nn.LSTM. The others are not measured on the three large networks of the paper: they form the
+gradient of every example there, and Opacus has no PReLU.
 """
 
 import argparse
@@ -23,8 +25,8 @@ from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import Tensor, nn
 from torch.nn import functional
 
-from equipoise.privacy.per_example import Layout, clipped_sum, layout_of
-from equipoise.tasks.networks import Cnn, NextWord, UNet3d, vgg11
+from equipoise.paper.networks import Cnn, NextWord, UNet3d, vgg11
+from equipoise.privacy.per_example.clipped_sum import Layout, clipped_sum, layout_of
 
 C = 1.0
 Step = Callable[[], object]
@@ -32,7 +34,9 @@ Step = Callable[[], object]
 
 class Problem(NamedTuple):
     model: Callable[[], nn.Module]
-    opacus_model: Callable[[], nn.Module] | None  # the model as Opacus takes it; none if only ours is measured
+    opacus_model: (
+        Callable[[], nn.Module] | None
+    )  # the model as Opacus takes it; none if only ours is measured
     inputs: Tensor
     targets: Tensor
     loss: Callable[[Tensor, Tensor], Tensor] = functional.cross_entropy
@@ -42,7 +46,9 @@ class Problem(NamedTuple):
 class Words(nn.Module):
     """Embedding, two levels of LSTM, and the next word."""
 
-    def __init__(self, lstm: type[nn.Module] = nn.LSTM, vocabulary: int = 1000, width: int = 256) -> None:
+    def __init__(
+        self, lstm: type[nn.Module] = nn.LSTM, vocabulary: int = 1000, width: int = 256
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, width)
         self.lstm = lstm(width, width, 2, batch_first=True)
@@ -77,11 +83,15 @@ def problems() -> dict[str, Callable[[], Problem]]:
         return lambda: Problem(lambda: cnn(*widths), lambda: cnn(*widths), *letters(256))
 
     def paper_cnn(n: int, *shape: int) -> Callable[[], Problem]:
-        images = lambda: torch.rand(n, shape[0], shape[1], shape[1])  # noqa: E731
-        return lambda: Problem(lambda: Cnn(*shape), lambda: Cnn(*shape), images(), torch.randint(shape[2], (n,)))
+        images = lambda: torch.rand(n, shape[0], shape[1], shape[1])
+        return lambda: Problem(
+            lambda: Cnn(*shape), lambda: Cnn(*shape), images(), torch.randint(shape[2], (n,))
+        )
 
     def lstm() -> Problem:
-        return Problem(Words, lambda: Words(DPLSTM), torch.randint(1000, (64, 10)), torch.randint(1000, (64,)))
+        return Problem(
+            Words, lambda: Words(DPLSTM), torch.randint(1000, (64, 10)), torch.randint(1000, (64,))
+        )
 
     def next_word() -> Problem:
         tokens, following = torch.randint(10_000, (2, 64, 10))
@@ -89,7 +99,14 @@ def problems() -> dict[str, Callable[[], Problem]]:
 
     def u_net() -> Problem:
         brain = torch.randint(2, (2, 1, 48, 60, 48)).float()
-        return Problem(UNet3d, None, torch.randn(2, 1, 48, 60, 48), torch.cat([1 - brain, brain], 1), dice, turns=3)
+        return Problem(
+            UNet3d,
+            None,
+            torch.randn(2, 1, 48, 60, 48),
+            torch.cat([1 - brain, brain], 1),
+            dice,
+            turns=3,
+        )
 
     def vgg() -> Problem:
         return Problem(vgg11, None, torch.rand(4, 3, 224, 224), torch.randint(2, (4,)), turns=3)
@@ -116,7 +133,10 @@ def steps(problem: Problem) -> dict[str, Step]:
     def without() -> None:
         torch.autograd.grad(loss(module(x), y), list(parameters.values()))
 
-    contenders = {"without": without, "ours": lambda: clipped_sum(module, parameters, loss, x, y, C, layout)}
+    contenders = {
+        "without": without,
+        "ours": lambda: clipped_sum(module, parameters, loss, x, y, C, layout),
+    }
     if problem.opacus_model is None:
         return contenders
     slow = Layout({}, ("all",))
@@ -127,11 +147,18 @@ def steps(problem: Problem) -> dict[str, Step]:
 def opacus_steps(opacus_model: Callable[[], nn.Module], x: Tensor, y: Tensor) -> dict[str, Step]:
     loss = nn.CrossEntropyLoss()
     hooks = GradSampleModule(opacus_model().train())
-    ghost = GradSampleModuleFastGradientClipping(opacus_model().train(), max_grad_norm=C, use_ghost_clipping=True)
-    optimizer = DPOptimizerFastGradientClipping(
-        torch.optim.SGD(ghost.parameters(), lr=0.1), noise_multiplier=0.0, max_grad_norm=C, expected_batch_size=len(x)
+    ghost = GradSampleModuleFastGradientClipping(
+        opacus_model().train(), max_grad_norm=C, use_ghost_clipping=True
     )
-    ghost_loss = DPLossFastGradientClipping(ghost, optimizer, nn.CrossEntropyLoss(reduction="mean"), "mean")
+    optimizer = DPOptimizerFastGradientClipping(
+        torch.optim.SGD(ghost.parameters(), lr=0.1),
+        noise_multiplier=0.0,
+        max_grad_norm=C,
+        expected_batch_size=len(x),
+    )
+    ghost_loss = DPLossFastGradientClipping(
+        ghost, optimizer, nn.CrossEntropyLoss(reduction="mean"), "mean"
+    )
 
     def opacus_hooks() -> None:
         hooks.zero_grad()
@@ -162,14 +189,27 @@ def ratios(contenders: dict[str, Step], turns: int) -> tuple[float, dict[str, fl
             if turn:  # the first is to warm up
                 times[name].append(time.process_time() - start)
     base = times.pop("without")
-    medians = {name: statistics.median(t / b for t, b in zip(taken, base, strict=True)) for name, taken in times.items()}
+    medians = {
+        name: statistics.median(t / b for t, b in zip(taken, base, strict=True))
+        for name, taken in times.items()
+    }
     return 1000 * statistics.median(base), medians
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=15, help="at most so many; the large networks take fewer")
-    parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="rows whose name contains one of these")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--turns", type=int, default=15, help="at most so many; the large networks take fewer"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[""],
+        metavar="NAME",
+        help="rows whose name contains one of these",
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -1,14 +1,17 @@
-"""How good are the plans? Each against a dense brute-force grid on the private clients, which no planner sees.
+"""How good are the plans? Each against a dense brute-force grid on the private clients, which no
+planner sees.
 
     make bench-planner            # resumable; a line for every case goes to benchmarks/results/
     python benchmarks/planner.py --table
 
-After a change of the planner delete results/planned.jsonl and results/proxies.jsonl; brute force does not depend on it.
+After a change of the planner delete results/planned.jsonl and results/proxies.jsonl; brute force
+does not depend on it.
 
-A case is a problem, a budget, a clip and an algorithm. Brute force tries eta x tau x K on the private clients (12 seeds), and
-the best 20 again with 300 seeds (digits, whose seeds differ little: 2 seeds, the best 12 with 12, the best 3 with 100). Every
-planner's choice is tried with the same seeds. Told is the final excess loss over the best one known. Two problems were held
-out: nothing in the planner was chosen by looking at them.
+A case is a problem, a budget, a clip and an algorithm. Brute force tries eta x tau x K on the
+private clients (12 seeds), and the best 20 again with 300 seeds (digits, whose seeds differ little:
+2 seeds, the best 12 with 12, the best 3 with 100). Every planner's choice is tried with the same
+seeds. Told is the final excess loss over the best one known. Two problems were held out: nothing in
+the planner was chosen by looking at them.
 """
 
 import argparse
@@ -25,12 +28,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from equipoise.planner import LONGEST, PACES, ROUNDS
-from equipoise.planning.answers import Candidate
-from equipoise.planning.closed_forms import Problem, corollary_1, corrected_plan, displacement_law, trainability
-from equipoise.planning.rehearsal import race, rehearse, shortlist, stages_of
+from equipoise.planning.candidates import Candidate
+from equipoise.planning.closed_forms import (
+    Problem,
+    corollary_1,
+    corrected_plan,
+    displacement_law,
+    trainability,
+)
+from equipoise.planning.planner import LONGEST, PACES, ROUNDS
 from equipoise.planning.screening import screen
 from equipoise.planning.surrogate import Surrogate, bootstrap, surrogate_of
+from equipoise.planning.trial import race, rehearse, shortlist, stages_of
 from equipoise.privacy import Budget, Guarantee
 from equipoise.seeds import stream
 from equipoise.tasks import Options, libsvm, load_task
@@ -49,17 +58,26 @@ CLIPS = {
     "digits": (0.3, 1.0, 3.0),
     "mushrooms": (0.3, 1.0, 3.0),
 }
-BUDGETS = (("secure-aggregation", 1.0), ("secure-aggregation", 2.0), ("secure-aggregation", 3.3), ("local", 10.0))
+BUDGETS = (
+    ("secure-aggregation", 1.0),
+    ("secure-aggregation", 2.0),
+    ("secure-aggregation", 3.3),
+    ("local", 10.0),
+)
 ALGORITHMS = ("dp-fedavg", "dp-scaffnew")
 SEEDS, FEW_SEEDS = 300, 100  # few in many dimensions, where seeds differ little
 Case = tuple[str, str, float, float, str]
 
 
 @lru_cache(maxsize=8)
-def problem(name: str, pool_records: int = 40, shifted: bool = False) -> tuple[Surrogate, Surrogate]:
-    """The private clients (as a surrogate of themselves, to try plans on) and public stand-ins for them.
+def problem(
+    name: str, pool_records: int = 40, shifted: bool = False
+) -> tuple[Surrogate, Surrogate]:
+    """The private clients (as a surrogate of themselves, to try plans on) and public stand-ins for
+    them.
 
-    A shifted pool has its features rescaled by factors between 0.5 and 1.5, and 15 % of its labels flipped.
+    A shifted pool has its features rescaled by factors between 0.5 and 1.5, and 15 % of its labels
+    flipped.
     """
     if name == "quadratic":
         private, public = (load_task("quadratic", Options(seed=seed)) for seed in (0, 10**6))
@@ -71,7 +89,10 @@ def problem(name: str, pool_records: int = 40, shifted: bool = False) -> tuple[S
         ((rows, labels),) = libsvm._read([str(DATA / "libsvm" / f"{name}.bz2")])
         chosen = stream(0, "bench", name).permutation(len(rows))[: 380 + pool_records]
         table = Table(rows, one_hot(np.searchsorted(np.unique(labels), labels), 2)).rows(chosen)
-        pool, parts = table.rows(np.arange(pool_records)), np.arange(pool_records, pool_records + 380).reshape(20, 19)
+        pool, parts = (
+            table.rows(np.arange(pool_records)),
+            np.arange(pool_records, pool_records + 380).reshape(20, 19),
+        )
         clients = linear_clients([table.rows(part) for part in parts], LOGISTIC, 0.01, None, 0)
         L, mu, x0 = 0.51, 0.01, torch.zeros(rows.shape[1], dtype=torch.float64)
     if shifted:
@@ -86,33 +107,54 @@ def problem(name: str, pool_records: int = 40, shifted: bool = False) -> tuple[S
     return tuple(surrogate.single() if surrogate.large else surrogate for surrogate in both)
 
 
-def two_stage(public: Surrogate, algorithm: str, clip_norm: float, noise: float, gammas: list[float]) -> Candidate:
+def two_stage(
+    public: Surrogate, algorithm: str, clip_norm: float, noise: float, gammas: list[float]
+) -> Candidate:
     paces = [(tau, [K for K in ROUNDS if K * tau <= LONGEST]) for tau in PACES]
     seeds = 3 if public.large else 8
-    tried = screen(public, algorithm, [1 / public.L, 0.25 / public.L], paces, [clip_norm], gammas, noise, seeds)
-    won = race(shortlist(tried), lambda c, seeds: rehearse(public, c, noise, seeds), stages_of(public))[0].candidate
-    return won if won.excess < float(public.excess(public.x0)) else replace(won, rounds=0)  # not to train
+    tried = screen(
+        public, algorithm, [1 / public.L, 0.25 / public.L], paces, [clip_norm], gammas, noise, seeds
+    )
+    won = race(
+        shortlist(tried), lambda c, seeds: rehearse(public, c, noise, seeds), stages_of(public)
+    )[0].candidate
+    return (
+        won if won.excess < float(public.excess(public.x0)) else replace(won, rounds=0)
+    )  # not to train
 
 
 def closed_forms(
     private: Surrogate, algorithm: str, clip_norm: float, budget: Budget, guarantee: Guarantee
 ) -> dict[str, Candidate]:
-    """The bounds with the true constants, and the displacement law with the true gradients: more than a user would know."""
+    """The bounds with the true constants, and the displacement law with the true gradients: more
+    than a user would know."""
     r0 = float((private.best - private.x0).norm())
     zeta = math.sqrt(float(private.slopes.square().sum(-1).mean()))
-    known = Problem(private.mu, private.L, len(private.x0), budget, guarantee, clip_norm, r0=r0, zeta=zeta)
+    known = Problem(
+        private.mu, private.L, len(private.x0), budget, guarantee, clip_norm, r0=r0, zeta=zeta
+    )
     found = {}
-    for name, proposal in (("printed corollary", corollary_1(known)), ("corrected bound", corrected_plan(known))):
+    for name, proposal in (
+        ("printed corollary", corollary_1(known)),
+        ("corrected bound", corrected_plan(known)),
+    ):
         tau = max(1, round(proposal.local_steps))
         K = 0 if proposal.iterations <= 0 else min(max(1, round(proposal.rounds)), 4096 // tau)
         found[name] = Candidate(algorithm, proposal.eta, tau, K, clip_norm, 1.0)
     gradients = private.clients.gradient(private.x0.expand(private.number, -1), 0)
     norms = gradients.norm(dim=-1, keepdim=True)
     u, H = -(gradients / norms).mean(0), private.hessians.mean(0)
-    law = displacement_law(float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), budget, guarantee)
+    law = displacement_law(
+        float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), budget, guarantee
+    )
     tau = min(32, max(1, math.ceil(2 * clip_norm * private.L / float(norms.median()))))
     found["displacement law"] = Candidate(
-        algorithm, 1 / private.L, tau, min(law.rounds(clip_norm), 4096 // tau), clip_norm, law.gamma(clip_norm)
+        algorithm,
+        1 / private.L,
+        tau,
+        min(law.rounds(clip_norm), 4096 // tau),
+        clip_norm,
+        law.gamma(clip_norm),
     )
     return found
 
@@ -120,7 +162,10 @@ def closed_forms(
 def excess(private: Surrogate, candidate: Candidate, noise: float, seeds: int) -> float:
     if candidate.rounds == 0:
         return float(private.excess(private.x0))
-    values = [rehearse(private, candidate, noise, range(i, min(i + 100, seeds))).excess for i in range(0, seeds, 100)]
+    values = [
+        rehearse(private, candidate, noise, range(i, min(i + 100, seeds))).excess
+        for i in range(0, seeds, 100)
+    ]
     return float(torch.cat(values).mean())
 
 
@@ -142,7 +187,11 @@ def brute_force(case: Case) -> dict:
         again = {candidate: excess(private, candidate, noise, seeds) for candidate in grid}
         grid = sorted(grid, key=again.get)[:keep]
     (best,) = grid
-    return {"case": list(case), "start": float(private.excess(private.x0)), **told(best, again[best])}
+    return {
+        "case": list(case),
+        "start": float(private.excess(private.x0)),
+        **told(best, again[best]),
+    }
 
 
 def planned(case: Case) -> dict:
@@ -150,15 +199,29 @@ def planned(case: Case) -> dict:
     torch.set_num_threads(1)
     name, trust, epsilon, clip_norm, algorithm = case
     private, public = problem(name)
-    budget, guarantee, noise = Budget(epsilon, 1e-5), Guarantee("replace-one", trust, private.number), noise_of(case, private)
+    budget, guarantee, noise = (
+        Budget(epsilon, 1e-5),
+        Guarantee("replace-one", trust, private.number),
+        noise_of(case, private),
+    )
     chosen = {
         "two-stage": two_stage(public, algorithm, clip_norm, noise, [1.0]),
-        "two-stage, gamma free": two_stage(public, algorithm, clip_norm, noise, [1.0, 0.5, 0.25, 0.125]),
+        "two-stage, gamma free": two_stage(
+            public, algorithm, clip_norm, noise, [1.0, 0.5, 0.25, 0.125]
+        ),
         **closed_forms(private, algorithm, clip_norm, budget, guarantee),
     }
-    bounds = ("printed corollary", "corrected bound")  # may ask for thousands of steps: few seeds tell enough
-    seeds = {planner: (20 if planner in bounds else FEW_SEEDS) if private.large else SEEDS for planner in chosen}
-    values = {planner: told(c, excess(private, c, noise, seeds[planner])) for planner, c in chosen.items()}
+    bounds = (
+        "printed corollary",
+        "corrected bound",
+    )  # may ask for thousands of steps: few seeds tell enough
+    seeds = {
+        planner: (20 if planner in bounds else FEW_SEEDS) if private.large else SEEDS
+        for planner in chosen
+    }
+    values = {
+        planner: told(c, excess(private, c, noise, seeds[planner])) for planner, c in chosen.items()
+    }
     return {"case": list(case), "planners": values}
 
 
@@ -169,10 +232,17 @@ def told(candidate: Candidate, value: float) -> dict:
 
 def noise_of(case: Case, private: Surrogate) -> float:
     _, trust, epsilon, _, _ = case
-    return math.sqrt(trainability(Budget(epsilon, 1e-5), Guarantee("replace-one", trust, private.number), 1))
+    return math.sqrt(
+        trainability(Budget(epsilon, 1e-5), Guarantee("replace-one", trust, private.number), 1)
+    )
 
 
-PROXIES = {"40 records": (40, False), "15 records": (15, False), "40 shifted": (40, True), "15 shifted": (15, True)}
+PROXIES = {
+    "40 records": (40, False),
+    "15 records": (15, False),
+    "40 shifted": (40, True),
+    "15 shifted": (15, True),
+}
 
 
 def proxied(case: Case) -> dict:
@@ -184,7 +254,9 @@ def proxied(case: Case) -> dict:
         private, _ = problem(name)
         _, public = problem(name, records, shifted)
         noise = noise_of(case, private)
-        values[proxy] = excess(private, two_stage(public, algorithm, clip_norm, noise, [1.0]), noise, SEEDS)
+        values[proxy] = excess(
+            private, two_stage(public, algorithm, clip_norm, noise, [1.0]), noise, SEEDS
+        )
     return {"case": list(case), "excess": values}
 
 
@@ -217,12 +289,17 @@ def complete(kind: str, work: Callable[[Case], dict], wanted: list[Case], worker
 
 
 def best_known() -> dict[Case, float]:
-    """The least excess loss at gamma = 1 by anyone, of the cases where it is below 0.9 of the start."""
+    """The least excess loss at gamma = 1 by anyone, of the cases where it is below 0.9 of the
+    start."""
     found = {}
     planned_ = done("planned")
     for case, brute in done("brute-force").items():
         names = ("two-stage", "printed corollary", "corrected bound")
-        rivals = [planned_[case]["planners"][name]["excess"] for name in names] if case in planned_ else []
+        rivals = (
+            [planned_[case]["planners"][name]["excess"] for name in names]
+            if case in planned_
+            else []
+        )
         best = min(brute["excess"], *rivals, brute["start"])
         if best < 0.9 * brute["start"]:
             found[case] = best
@@ -231,40 +308,74 @@ def best_known() -> dict[Case, float]:
 
 def row(name: str, ratios: list[float]) -> str:
     r = np.array(ratios)
-    figures = " | ".join(f"{value:.3f}" for value in (np.median(r), r.mean(), np.quantile(r, 0.9), r.max()))
+    figures = " | ".join(
+        f"{value:.3f}" for value in (np.median(r), r.mean(), np.quantile(r, 0.9), r.max())
+    )
     return f"| {name} | {figures} | {np.mean(r <= 1.05):.0%} |"
 
 
 def table() -> str:
     """Final excess loss over the best known, for the cases whose best is below 0.9 of the start."""
-    brute, plans, best, proxies = done("brute-force"), done("planned"), best_known(), done("proxies")
+    brute, plans, best, proxies = (
+        done("brute-force"),
+        done("planned"),
+        best_known(),
+        done("proxies"),
+    )
     lines = [f"{len(brute.keys() & plans.keys())} of {len(cases())} cases done"]
     heading = ["| planner | median | mean | p90 | max | within 5 % |", "|---|---|---|---|---|---|"]
     for title, members in (("tuning", set(CLIPS) - set(HELD_OUT)), ("held out", set(HELD_OUT))):
         counted = [case for case in plans if case[0] in members and case in best]
         if not counted:
             continue
-        lines += ["", f"{title} problems ({', '.join(sorted(members))}), {len(counted)} trainable cases:", "", *heading]
+        lines += [
+            "",
+            f"{title} problems ({', '.join(sorted(members))}), {len(counted)} trainable cases:",
+            "",
+            *heading,
+        ]
         for planner in plans[counted[0]]["planners"]:
-            lines.append(row(planner, [plans[case]["planners"][planner]["excess"] / best[case] for case in counted]))
-        ratios = {case: plans[case]["planners"]["two-stage"]["excess"] / best[case] for case in counted}
+            lines.append(
+                row(
+                    planner,
+                    [plans[case]["planners"][planner]["excess"] / best[case] for case in counted],
+                )
+            )
+        ratios = {
+            case: plans[case]["planners"]["two-stage"]["excess"] / best[case] for case in counted
+        }
         for case in sorted(counted, key=lambda case: -ratios[case])[:5]:
             chosen = plans[case]["planners"]["two-stage"]
             lines.append(
-                f"\nworst: {' '.join(map(str, case))}: {ratios[case]:.3f}, with local steps {chosen['local_steps']}, rounds "
+                f"\nworst: {' '.join(map(str, case))}: {ratios[case]:.3f}, with local steps "
+                f"{chosen['local_steps']}, rounds "
                 f"{chosen['rounds']} against {brute[case]['local_steps']}, {brute[case]['rounds']}"
             )
     counted = [case for case in proxies if case in best]
     if counted:
-        lines += ["", f"worse pools, {len(counted)} trainable binary cases of DP-FedAvg:", "", *heading]
-        lines += [row(proxy, [proxies[case]["excess"][proxy] / best[case] for case in counted]) for proxy in PROXIES]
+        lines += [
+            "",
+            f"worse pools, {len(counted)} trainable binary cases of DP-FedAvg:",
+            "",
+            *heading,
+        ]
+        lines += [
+            row(proxy, [proxies[case]["excess"][proxy] / best[case] for case in counted])
+            for proxy in PROXIES
+        ]
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", action="store_true", help="print the table of what is done, and stop")
-    parser.add_argument("--only", choices=("brute-force", "planned", "proxies"), help="one part of the work")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="print the table of what is done, and stop"
+    )
+    parser.add_argument(
+        "--only", choices=("brute-force", "planned", "proxies"), help="one part of the work"
+    )
     parser.add_argument("--problems", nargs="+", choices=list(CLIPS), default=list(CLIPS))
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
@@ -272,10 +383,18 @@ def main() -> None:
         if not (DATA / "libsvm").is_dir():
             sys.exit("phishing.bz2 and mushrooms.bz2 are wanted in $EQUIPOISE_DATA/libsvm")
         wanted = [case for case in cases() if case[0] in arguments.problems]
-        for kind, work in (("brute-force", brute_force), ("planned", planned), ("proxies", proxied)):
+        for kind, work in (
+            ("brute-force", brute_force),
+            ("planned", planned),
+            ("proxies", proxied),
+        ):
             if arguments.only in (None, kind):
                 binary = [
-                    c for c in wanted if c[0] not in ("quadratic", "digits") and c[4] == "dp-fedavg" and c in best_known()
+                    c
+                    for c in wanted
+                    if c[0] not in ("quadratic", "digits")
+                    and c[4] == "dp-fedavg"
+                    and c in best_known()
                 ]
                 complete(kind, work, binary if kind == "proxies" else wanted, arguments.workers)
     print(table())

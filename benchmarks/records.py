@@ -1,11 +1,13 @@
-"""What protecting one record costs: test errors on real data, every method planned on 60 public records.
+"""What protecting one record costs: test errors on real data, every method planned on 60 public
+records.
 
-    make bench-records            # resumable; a line for every cell goes to benchmarks/results/records.jsonl
-    python benchmarks/records.py --table
+    make bench-records            # resumable; a line for every cell goes to
+    benchmarks/results/records.jsonl python benchmarks/records.py --table
 
-Five silos (FEMNIST: six), local trust, replace-one, delta = 1e-5. For every budget and method `plan` chooses the settings on
-the pool, and `train` runs them with 20 noise seeds (a9a: 5). FEMNIST is a network: nothing is planned, its settings are given,
-and there are 3 seeds. Told is the mean test error in per cent and half of its 95 % interval (Student's t).
+Five silos (FEMNIST: six), local trust, replace-one, delta = 1e-5. For every budget and method
+`plan` chooses the settings on the pool, and `train` runs them with 20 noise seeds (a9a: 5). FEMNIST
+is a network: nothing is planned, its settings are given, and there are 3 seeds. Told is the mean
+test error in per cent and half of its 95 % interval (Student's t).
 """
 
 import argparse
@@ -20,7 +22,7 @@ import torch
 from scipy.stats import t
 
 from equipoise import plan, train
-from equipoise.plans import Question
+from equipoise.planning.plan import Question
 from equipoise.tasks import Options, load_task
 from equipoise.tasks.public import minimiser, public_only
 
@@ -28,9 +30,21 @@ ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("EQUIPOISE_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = Path(__file__).parent / "results" / "records.jsonl"
 
-A9A = {"task": "libsvm", "data": (str(DATA / "libsvm/a9a.bz2"),), "test": (str(DATA / "libsvm/a9a.t.bz2"),), "l2": 1e-4}
-FEMNIST = {"task": "femnist-narrow"}  # a network, which nobody plans: T, tau, C and q are given, the step size by budget
-TASKS = {"breast-cancer": {"task": "breast-cancer"}, "digits": {"task": "digits"}, "a9a": A9A, "femnist": FEMNIST}
+A9A = {
+    "task": "libsvm",
+    "data": (str(DATA / "libsvm/a9a.bz2"),),
+    "test": (str(DATA / "libsvm/a9a.t.bz2"),),
+    "l2": 1e-4,
+}
+FEMNIST = {
+    "task": "femnist-narrow"
+}  # a network, which nobody plans: T, tau, C and q are given, the step size by budget
+TASKS = {
+    "breast-cancer": {"task": "breast-cancer"},
+    "digits": {"task": "digits"},
+    "a9a": A9A,
+    "femnist": FEMNIST,
+}
 NETWORK = {"iterations": 200, "local_steps": 10, "clip_norm": 1.0}
 EPSILONS = (0.5, 1.0, 2.0, 3.3, 8.0)
 METHODS = {
@@ -49,7 +63,8 @@ def options(name: str) -> Options:
 
 
 def unprivate(name: str) -> dict:
-    """The best regulariser's error without privacy, all private records together; and the public pool's alone."""
+    """The best regulariser's error without privacy, all private records together; and the public
+    pool's alone."""
     task = load_task(TASKS[name]["task"], options(name))
     errors = {}
     for l2 in (1e-5, 1e-4, 1e-3, 1e-2):
@@ -57,16 +72,28 @@ def unprivate(name: str) -> dict:
         errors[l2] = float(task.measure(x).error)
     best = min(errors, key=errors.get)
     alone = public_only(task)
-    return {"non-private": [errors[best]], "l2": best, "public only": [alone["test_error"]], "constant": [task.constant_error]}
+    return {
+        "non-private": [errors[best]],
+        "l2": best,
+        "public only": [alone["test_error"]],
+        "constant": [task.constant_error],
+    }
 
 
 def cell(name: str, epsilon: float, method: str) -> dict:
     common = {**TASKS[name], "clients": 5, "public_records": POOL}
-    (made,) = plan(Question.of(**common, epsilon=(epsilon,), algorithm="dp-fedavg", **METHODS[method]))
+    (made,) = plan(
+        Question.of(**common, epsilon=(epsilon,), algorithm="dp-fedavg", **METHODS[method])
+    )
     found = {"plan": made.plan, "verdict": made.verdict}
-    for label, warm in ((method, False), *((("warm start", True),) if method == "gradient" else ())):
+    for label, warm in (
+        (method, False),
+        *((("warm start", True),) if method == "gradient" else ()),
+    ):
         runs = [
-            train(made.settings.model_copy(update={"simulate_noise_seed": seed, "warm_start": warm}))
+            train(
+                made.settings.model_copy(update={"simulate_noise_seed": seed, "warm_start": warm})
+            )
             for seed in range(SEEDS[name])
         ]
         found[label] = [run.test_error for run in runs]
@@ -74,7 +101,8 @@ def cell(name: str, epsilon: float, method: str) -> dict:
 
 
 def network(epsilon: float, method: str) -> dict:
-    """FEMNIST with the narrow CNN. Without privacy: as many steps, five times as many, and what 600 public pictures teach."""
+    """FEMNIST with the narrow CNN. Without privacy: as many steps, five times as many, and what 600
+    public pictures teach."""
     task = load_task("femnist-narrow", Options(public_records=NETWORK_POOL))
     if method == "none":
         result = train(task=task, epsilon=math.inf, eta=0.1, **{**NETWORK, "clip_norm": None})
@@ -89,9 +117,20 @@ def network(epsilon: float, method: str) -> dict:
     record = {"unit": "record", "sampling_rate": 0.03, "eta": min(2.0, 0.6 * epsilon)}
     client = {"unit": "client", "local_steps": 200, "eta": 0.1}
     how = {**NETWORK, **(record if method == "gradient" else client)}
-    found = {"plan": {"rounds": how["iterations"] // how["local_steps"], "local_steps": how["local_steps"], "clip_norm": 1.0}}
-    for label, warm in ((method, False), *((("warm start", True),) if method == "gradient" else ())):
-        how["eta"] = record["eta"] / 10 if warm else how["eta"]  # less noise is better where less is to be learnt
+    found = {
+        "plan": {
+            "rounds": how["iterations"] // how["local_steps"],
+            "local_steps": how["local_steps"],
+            "clip_norm": 1.0,
+        }
+    }
+    for label, warm in (
+        (method, False),
+        *((("warm start", True),) if method == "gradient" else ()),
+    ):
+        how["eta"] = (
+            record["eta"] / 10 if warm else how["eta"]
+        )  # less noise is better where less is to be learnt
         runs = [
             train(task=task, epsilon=epsilon, simulate_noise_seed=seed, warm_start=warm, **how)
             for seed in range(SEEDS["femnist"])
@@ -101,7 +140,9 @@ def network(epsilon: float, method: str) -> dict:
 
 
 def done() -> dict[tuple, dict]:
-    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    lines = (
+        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    )
     return {tuple(line["cell"]): line for line in lines}
 
 
@@ -113,17 +154,24 @@ def table() -> str:
         if (base := found.get((name, math.inf, "none"))) is None:
             continue
         lines += [
-            f"\n{name}: non-private {_percent(base.get('non-private'))} (l2 = {base.get('l2')}), public only "
-            f"{_percent(base.get('public only'))}, best constant answer {_percent(base.get('constant'))}\n",
+            f"\n{name}: non-private {_percent(base.get('non-private'))} (l2 = {base.get('l2')}), "
+            f"public only "
+            f"{_percent(base.get('public only'))}, best constant answer "
+            f"{_percent(base.get('constant'))}\n",
             f"| epsilon | {' | '.join(columns)} | gradient's plan | message's plan |",
             "|---" * (len(columns) + 3) + "|",
         ]
         for epsilon in EPSILONS:
             if (name, epsilon, "gradient") not in found:
                 continue
-            row = [found.get((name, epsilon, "gradient" if column == "warm start" else column), {}) for column in columns]
+            row = [
+                found.get((name, epsilon, "gradient" if column == "warm start" else column), {})
+                for column in columns
+            ]
             values = [_percent(line.get(column)) for line, column in zip(row, columns, strict=True)]
-            lines.append(f"| {epsilon:g} | {' | '.join(values)} | {_told(row[0])} | {_told(row[1])} |")
+            lines.append(
+                f"| {epsilon:g} | {' | '.join(values)} | {_told(row[0])} | {_told(row[1])} |"
+            )
     return "\n".join(lines)
 
 
@@ -133,16 +181,28 @@ def _percent(errors: list[float] | None) -> str:
     mean = 100 * np.mean(errors)
     if len(errors) == 1:
         return f"{mean:.1f}"
-    return f"{mean:.1f} ± {100 * t.ppf(0.975, len(errors) - 1) * np.std(errors, ddof=1) / math.sqrt(len(errors)):.1f}"
+    return (
+        f"{mean:.1f} ± "
+        f"{100 * t.ppf(0.975, len(errors) - 1) * np.std(errors, ddof=1) / math.sqrt(len(errors)):.1f}"
+    )
 
 
 def _told(line: dict) -> str:
-    return f"{line['plan']['rounds']} x {line['plan']['local_steps']}, C = {line['plan']['clip_norm']:.2g}" if line else ""
+    return (
+        f"{line['plan']['rounds']} x {line['plan']['local_steps']}, C = "
+        f"{line['plan']['clip_norm']:.2g}"
+        if line
+        else ""
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", action="store_true", help="print the table of what is done, and stop")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="print the table of what is done, and stop"
+    )
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -150,14 +210,31 @@ def main() -> None:
         RESULTS.parent.mkdir(exist_ok=True)
         for name in arguments.tasks:
             methods = ("gradient", "client") if name == "femnist" else METHODS
-            wanted = [(name, math.inf, "none"), *((name, epsilon, method) for epsilon in EPSILONS for method in methods)]
+            wanted = [
+                (name, math.inf, "none"),
+                *((name, epsilon, method) for epsilon in EPSILONS for method in methods),
+            ]
             for key in wanted:
                 if key in done():
                     continue
-                result = network(*key[1:]) if name == "femnist" else unprivate(name) if key[2] == "none" else cell(*key)
+                result = (
+                    network(*key[1:])
+                    if name == "femnist"
+                    else unprivate(name)
+                    if key[2] == "none"
+                    else cell(*key)
+                )
                 with RESULTS.open("a") as file:
                     file.write(json.dumps({"cell": key, **result}) + "\n")
-                print(key, {label: _percent(value) for label, value in result.items() if isinstance(value, list)}, flush=True)
+                print(
+                    key,
+                    {
+                        label: _percent(value)
+                        for label, value in result.items()
+                        if isinstance(value, list)
+                    },
+                    flush=True,
+                )
     print(table())
 
 

@@ -1,9 +1,10 @@
-"""What stacking gains: the breast-cancer grid in stacks, and the same engine running one run at a time.
+"""What stacking gains: the breast-cancer grid in stacks, and the same engine running one run at a
+time.
 
     make bench-stacking
 
-tau x 5 epsilon x 3 clips x 3 seeds x 2 algorithms at T = 64, every result into a store. Told are processor seconds of both,
-their ratio, and by how much the results differ.
+tau x 5 epsilon x 3 clips x 3 seeds x 2 algorithms at T = 64, every result into a store. Told are
+processor seconds of both, their ratio, and by how much the results differ.
 """
 
 import math
@@ -14,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from equipoise.grids import grid
-from equipoise.store import Store
-from equipoise.sweep import Stack, run_stack, stacks_of
+from equipoise.sweeps.grid import grid
+from equipoise.sweeps.store import Store
+from equipoise.sweeps.sweep import Stack, run_stack, stacks_of
 
 GRID = {
     "task": "breast-cancer",
@@ -50,22 +51,32 @@ def main() -> None:
     seconds = {"stacked": 0.0, "one by one": 0.0}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for stack in stacks:  # calibrated noise is remembered: whoever comes first would pay for it alone
+        for (
+            stack
+        ) in stacks:  # calibrated noise is remembered: whoever comes first would pay for it alone
             run_stack(stack, folder / "warm-up.sqlite", "warm-up")
         for stack in stacks:
             seconds["stacked"] += quickest(stack, folder, "together")
-            seconds["one by one"] += sum(quickest(((run,),), folder, "alone") for row in stack for run in row)
+            seconds["one by one"] += sum(
+                quickest(((run,),), folder, "alone") for row in stack for run in row
+            )
         together, alone = folder / "together-0.sqlite", folder / "alone-0.sqlite"
         stacked, single = errors(together), errors(alone)
         with Store(together) as one, Store(alone) as other:
-            losses = [[point["test_loss"] for key in stacked for point in kept.curve(key)] for kept in (one, other)]
+            losses = [
+                [point["test_loss"] for key in stacked for point in kept.curve(key)]
+                for kept in (one, other)
+            ]
     assert stacked.keys() == single.keys()
     told = ", ".join(f"{name} {taken:.2f} s" for name, taken in seconds.items())
     ratio = seconds["one by one"] / seconds["stacked"]
     print(f"{len(stacked)} runs in {len(stacks)} stacks: {told} of processor time, 1/{ratio:.1f}")
     apart = sum(not math.isclose(stacked[key], single[key], rel_tol=1e-12) for key in stacked)
     print(f"runs whose test error differs by more than rounding: {apart}")
-    print(f"test losses differ by at most {np.max(np.abs(1 - np.array(losses[0]) / np.array(losses[1]))):.1e} of themselves")
+    print(
+        f"test losses differ by at most "
+        f"{np.max(np.abs(1 - np.array(losses[0]) / np.array(losses[1]))):.1e} of themselves"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Do the paper's tasks learn? Test error before and after training without privacy, on the data that is at hand.
+"""Do the paper's tasks learn? Test error before and after training without privacy, on the data
+that is at hand.
 
-    make bench-tasks              # resumable; a line for every run goes to benchmarks/results/tasks.jsonl
-    python benchmarks/tasks.py --table
+    make bench-tasks              # resumable; a line for every run goes to
+    benchmarks/results/tasks.jsonl python benchmarks/tasks.py --table
 
-One thread. Iterations and step sizes are what reaches something in minutes on such a machine; the paper's own are in Table 1.
+One thread. Iterations and step sizes are what reaches something in minutes on such a machine; the
+paper's own are in Table 1.
 """
 
 import argparse
@@ -48,28 +50,37 @@ def measured(task: str, algorithm: str) -> dict:
 
 
 def done() -> dict[tuple, dict]:
-    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    lines = (
+        [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    )
     return {(line["task"], line["algorithm"]): line for line in lines}
 
 
 def table() -> str:
     lines = [
-        "| task | parameters | algorithm | iterations (local steps) | step size | error before | after | mean over clients | "
+        "| task | parameters | algorithm | iterations (local steps) | step size | error before | "
+        "after | mean over clients | "
         "without training, at best | minutes |",
         "|" + " --- |" * 10,
     ]
     for line in done().values():
         errors = (line[key] for key in ("before", "after", "mean over clients", "constant"))
         lines.append(
-            f"| {line['task']} | {line['parameters']:,} | {line['algorithm']} | {line['iterations']} ({line['local_steps']}) | "
-            f"{line['eta']:g} | {' | '.join(f'{error:.3f}' for error in errors)} | {line['minutes']:.0f} |"
+            f"| {line['task']} | {line['parameters']:,} | {line['algorithm']} | "
+            f"{line['iterations']} ({line['local_steps']}) | "
+            f"{line['eta']:g} | {' | '.join(f'{error:.3f}' for error in errors)} | "
+            f"{line['minutes']:.0f} |"
         )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", action="store_true", help="print the table of what is done, and stop")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="print the table of what is done, and stop"
+    )
     parser.add_argument("--tasks", nargs="+", choices=list(RUNS), default=list(RUNS))
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -2,8 +2,9 @@
 
     python examples/hospitals.py FOLDER [--hospitals 30]
 
-The people are invented. Some cells are missing and some values lie outside the bounds, as in life. FOLDER gets
-hospital-01.csv, ..., test.csv (public) and bounds.toml, the public knowledge about the columns.
+The people are invented. Some cells are missing and some values lie outside the bounds, as in life.
+FOLDER gets hospital-01.csv, ..., test.csv (public) and bounds.toml, the public knowledge about the
+columns.
 """
 
 import argparse
@@ -45,7 +46,14 @@ def people(rng: np.random.Generator, number: int) -> list[dict[str, str]]:
     admissions = rng.poisson(1.2, number)
     ward = rng.choice(["surgery", "medicine", "geriatrics"], number)
     smoker = rng.random(number) < 0.2
-    score = 0.05 * (age - 66) + 0.25 * (days - 6) + 1.1 * (admissions - 1.2) + (ward == "geriatrics") + 0.8 * smoker - 0.7
+    score = (
+        0.05 * (age - 66)
+        + 0.25 * (days - 6)
+        + 1.1 * (admissions - 1.2)
+        + (ward == "geriatrics")
+        + 0.8 * smoker
+        - 0.7
+    )
     readmitted = rng.random(number) < 1 / (1 + np.exp(-score))
     return [
         {
@@ -68,14 +76,18 @@ def write(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--hospitals", type=int, default=30)
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for number in range(1, arguments.hospitals + 1):
-        write(arguments.folder / f"hospital-{number:02}.csv", people(rng, int(rng.integers(80, 200))))
+        write(
+            arguments.folder / f"hospital-{number:02}.csv", people(rng, int(rng.integers(80, 200)))
+        )
     write(arguments.folder / "test.csv", people(rng, 2000))
     (arguments.folder / "bounds.toml").write_text(BOUNDS)
 

@@ -1,4 +1,5 @@
-"""Settings of the test tools: no time limits (machines differ), no memory of earlier failures (runs repeat)."""
+"""Settings of the test tools: no time limits (machines differ), no memory of earlier failures (runs
+repeat)."""
 
 import logging
 import math
@@ -32,10 +33,17 @@ def client_log():
 
 @pytest.fixture
 def clinic(tmp_path, monkeypatch):
-    """A folder with bounds.toml, two clients' tables and public test records; returns settings for task csv."""
+    """A folder with bounds.toml, two clients' tables and public test records; returns settings for
+    task csv."""
     monkeypatch.chdir(tmp_path)
     Path("bounds.toml").write_text(BOUNDS)
     Path("a.csv").write_text(HEADER + "30,f,0.1,no\n70,m,0.9,yes\n65,m,,yes\n")
     Path("b.csv").write_text("outcome,score,sex,age\nyes,0.5,f,80\nno,-0.5,m,20\n")
     Path("test.csv").write_text(HEADER + "30,f,0.1,no\n70,m,0.9,yes\n90,f,0.9,yes\n")
-    return {"task": "csv", "data": ("a.csv", "b.csv"), "label": "outcome", "bounds": "bounds.toml", "epsilon": math.inf}
+    return {
+        "task": "csv",
+        "data": ("a.csv", "b.csv"),
+        "label": "outcome",
+        "bounds": "bounds.toml",
+        "epsilon": math.inf,
+    }

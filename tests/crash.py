@@ -1,8 +1,10 @@
-"""Kill a sweep and its workers at random moments, start it again, and compare with one that nobody disturbed.
+"""Kill a sweep and its workers at random moments, start it again, and compare with one that nobody
+disturbed.
 
     make crash-test               # twenty kills; about five minutes
 
-What must hold: no finished run is lost or doubled, and the results of both stores are equal, bit for bit.
+What must hold: no finished run is lost or doubled, and the results of both stores are equal, bit
+for bit.
 """
 
 import argparse
@@ -26,12 +28,24 @@ epsilon = [3.3, 2.0, 1.0, 0.5, inf]
 clip = [0.1, 1.0, 10.0]
 seeds = [0, 1, 2]
 """
-COLUMNS = "key, sweep, task, algorithm, epsilon_spent, rounds, test_error, train_error, failed, result"
+COLUMNS = (
+    "key, sweep, task, algorithm, epsilon_spent, rounds, test_error, train_error, failed, result"
+)
 
 
 def started(folder: Path, store: str) -> subprocess.Popen:
-    command = [Path(sys.executable).with_name("equipoise"), "sweep", "crash.toml", "--store", store, "--workers", "2"]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [
+        Path(sys.executable).with_name("equipoise"),
+        "sweep",
+        "crash.toml",
+        "--store",
+        store,
+        "--workers",
+        "2",
+    ]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
 
 
 def workers_of(process: subprocess.Popen) -> list[int]:
@@ -65,7 +79,9 @@ def kept(store: Path) -> set[tuple]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=time.time_ns() % 2**32)
     arguments = parser.parse_args()
@@ -88,13 +104,17 @@ def main() -> None:
                 time.sleep(0.05)
             time.sleep(chance.uniform(0, 0.7) * seconds)
             computing = workers_of(process)
-            if process.poll() is not None or not computing:  # it came to its end: begin anew, or nothing would be killed
+            if (
+                process.poll() is not None or not computing
+            ):  # it came to its end: begin anew, or nothing would be killed
                 process.wait()
                 assert contents(store) == whole, "the stores differ"
                 number, before = number + 1, set()
                 continue
             whom = chance.choice(["the sweep", "a worker"])
-            os.kill(process.pid if whom == "the sweep" else chance.choice(computing), signal.SIGKILL)
+            os.kill(
+                process.pid if whom == "the sweep" else chance.choice(computing), signal.SIGKILL
+            )
             if whom == "a worker":
                 time.sleep(chance.uniform(0.5, 3.0))
                 process.kill()
@@ -110,7 +130,8 @@ def main() -> None:
         left = [pid for pid in os.listdir("/proc") if pid.isdigit() and _computes(pid, folder)]
         assert not left, f"processes are left: {left}"
         print(
-            f"{kills} kills, {inside} with part of the runs kept, {number + 1} stores: {len(whole[0])} runs equal, bit for bit"
+            f"{kills} kills, {inside} with part of the runs kept, {number + 1} stores: "
+            f"{len(whole[0])} runs equal, bit for bit"
         )
 
 

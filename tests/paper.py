@@ -1,7 +1,8 @@
-"""Algorithms 1 and 2 of the paper, transcribed line by line. The oracle: it imports nothing of the product.
+"""Algorithms 1 and 2 of the paper, transcribed line by line. The oracle: it imports nothing of the
+product.
 
-Vectors are NumPy arrays; `g(i, x, k)` is client i's stochastic gradient at x in its k-th local step of the whole run;
-`noise[r][i]` is the Gaussian vector that client i adds in its r-th message.
+Vectors are NumPy arrays; `g(i, x, k)` is client i's stochastic gradient at x in its k-th local step
+of the whole run; `noise[r][i]` is the Gaussian vector that client i adds in its r-th message.
 """
 
 import numpy as np
@@ -54,9 +55,11 @@ def dp_scaffnew(x0, coins, p, eta, C, noise, g, N):
 
 
 def scaffold(x0, rounds, tau, eta, C, noise, g, N):
-    """SCAFFOLD, option II, full participation, server step 1 (Karimireddy et al. 2020), with one release per round.
+    """SCAFFOLD, option II, full participation, server step 1 (Karimireddy et al. 2020), with one
+    release per round.
 
-    The released vector is clip((y_i - x) - eta tau (c_i - c)) + noise, and the server's variate c is post-processing.
+    The released vector is clip((y_i - x) - eta tau (c_i - c)) + noise, and the server's variate c
+    is post-processing.
     """
     x, c = x0, np.zeros_like(x0)
     c_i = [np.zeros_like(x0) for _ in range(N)]

@@ -1,4 +1,5 @@
-"""Plant privacy bugs one by one in a copy of the source, run the tests, and print which test caught which bug.
+"""Plant privacy bugs one by one in a copy of the source, run the tests, and print which test caught
+which bug.
 
 `make planted-bugs`. Fails if a bug goes unnoticed, or if its place in the source has moved.
 """
@@ -13,29 +14,42 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TESTS = [
-    f"tests/test_{name}.py" for name in ("accounting", "noise", "mechanism", "algorithms", "training", "tables", "own_models")
+    f"tests/test_{name}.py"
+    for name in (
+        "accounting",
+        "noise",
+        "mechanism",
+        "algorithms",
+        "training",
+        "tables",
+        "own_models",
+    )
 ]
-RECORD_TESTS = [f"tests/test_{name}.py" for name in ("record_runs", "per_example", "tables", "records")]
+RECORD_TESTS = [
+    f"tests/test_{name}.py" for name in ("record_runs", "per_example", "tables", "records")
+]
 
 BUGS = [  # what is wrong, file, old text, new text
     (
         "sigma x 0.9 in the calculus",
-        "privacy/accounting.py",
+        "privacy/gaussian.py",
         "sigma, step = sensitivity * math.sqrt(releases) / mu, 2.0**-52",
         "return 0.9 * sensitivity * math.sqrt(releases) / mu",
     ),
     (
         "sigma x 0.9 in the mechanism",
-        "privacy/mechanism.py",
+        "privacy/clip.py",
         "(client_sigma * normals)",
         "(0.9 * client_sigma * normals)",
     ),
-    ("Delta = C for replace-one", "privacy/budget.py", '"replace-one": 2.0', '"replace-one": 1.0'),
+    ("Delta = C for replace-one", "privacy/promise.py", '"replace-one": 2.0', '"replace-one": 1.0'),
     (
         "noise before the clip",
-        "privacy/mechanism.py",
-        "return _noised(clip(zero_unless_finite(update), self.clip_norm), self.client_sigma, noise, round)",
-        "return clip(_noised(zero_unless_finite(update), self.client_sigma, noise, round), self.clip_norm)",
+        "privacy/clip.py",
+        "return _noised(clip(zero_unless_finite(update), self.clip_norm), self.client_sigma, "
+        "noise, round)",
+        "return clip(_noised(zero_unless_finite(update), self.client_sigma, noise, round), "
+        "self.clip_norm)",
     ),
     (
         "noise for the expected instead of the realised releases",
@@ -51,7 +65,7 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "one coordinate without noise",
-        "privacy/mechanism.py",
+        "privacy/clip.py",
         "normals = torch.tensor(noise.normals(round, tuple(sent.shape)))",
         "normals = torch.tensor(noise.normals(round, tuple(sent.shape))); normals[..., 3] = 0",
     ),
@@ -59,36 +73,42 @@ BUGS = [  # what is wrong, file, old text, new text
         "secret noise reused in two rounds",
         "privacy/noise.py",
         "standard_normals(os.urandom(32), os.urandom(16), math.prod(shape)).reshape(shape)",
-        "standard_normals(*self.__dict__.setdefault('k', (os.urandom(32), os.urandom(16))), math.prod(shape)).reshape(shape)",
+        "standard_normals(*self.__dict__.setdefault('k', (os.urandom(32), os.urandom(16))), "
+        "math.prod(shape)).reshape(shape)",
     ),
-    ("simulated noise reused in two rounds", "privacy/noise.py", "start = number.to_bytes(8)", "start = bytes(8)"),
+    (
+        "simulated noise reused in two rounds",
+        "privacy/noise.py",
+        "start = number.to_bytes(8)",
+        "start = bytes(8)",
+    ),
     (
         "all clients share one noise vector",
-        "privacy/mechanism.py",
+        "privacy/clip.py",
         "noise.normals(round, tuple(sent.shape))",
         "noise.normals(round, tuple(sent.shape))[..., :1, :].repeat(sent.shape[-2], -2)",
     ),
     (
         "the honest share forgets the colluders",
-        "privacy/budget.py",
+        "privacy/promise.py",
         "honest = self.clients - (self.colluding or 0)",
         "honest = self.clients",
     ),
     (
         "no clip",
-        "privacy/mechanism.py",
+        "privacy/clip.py",
         "_noised(clip(zero_unless_finite(update), self.clip_norm)",
         "_noised(zero_unless_finite(update)",
     ),
     (
         "overflow is sent as it is",
-        "privacy/mechanism.py",
+        "privacy/clip.py",
         "clip(zero_unless_finite(update), self.clip_norm)",
         "clip(update, self.clip_norm)",
     ),
     (
         "no noise for float32 models",
-        "privacy/mechanism.py",
+        "privacy/clip.py",
         "if not _double(client_sigma).any():",
         "if sent.dtype == torch.float32 or not _double(client_sigma).any():",
     ),
@@ -100,19 +120,20 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "the clip is let past C by a hair",
-        "privacy/mechanism.py",
+        "privacy/clip.py",
         "threshold = clip_norm * (1 - torch",
         "threshold = clip_norm * (1 + torch",
     ),
     (
         "a table with many records is refused",
-        "tasks/tables.py",
+        "tasks/csv.py",
         "    if not rows:\n",
-        "    if len(rows) > 100:\n        raise DataError(f'{path} has {len(rows)} records')\n    if not rows:\n",
+        "    if len(rows) > 100:\n        raise DataError(f'{path} has {len(rows)} records')\n    "
+        "if not rows:\n",
     ),
     (
         "a client's failure stops the run",
-        "tasks/model_clients.py",
+        "tasks/network.py",
         "            return torch.full_like(x, torch.nan)",
         "            raise",
     ),
@@ -128,8 +149,18 @@ BUGS = [  # what is wrong, file, old text, new text
         '"replace-one": NeighboringRelation.REPLACE_ONE',
         '"replace-one": NeighboringRelation.ADD_OR_REMOVE_ONE',
     ),
-    ("one record: sensitivity C for 2C", "privacy/sampled.py", '"replace-one": 2.0', '"replace-one": 1.0'),
-    ("one record: half of the noise", "privacy/gradients.py", "total + self.sigma *", "total + 0.5 * self.sigma *"),
+    (
+        "one record: sensitivity C for 2C",
+        "privacy/sampled.py",
+        '"replace-one": 2.0',
+        '"replace-one": 1.0',
+    ),
+    (
+        "one record: half of the noise",
+        "privacy/noisy_gradient.py",
+        "total + self.sigma *",
+        "total + 0.5 * self.sigma *",
+    ),
     (
         "one record: linear gradients are not clipped",
         "tasks/linear.py",
@@ -138,20 +169,42 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "one record: networks' gradients are not clipped",
-        "privacy/per_example.py",
+        "privacy/per_example/clipped_sum.py",
         "weights = (threshold / squares.sqrt()).clamp(max=1.0)",
         "weights = torch.ones_like(squares)",
     ),
-    ("one record: all records are always in the sample", "privacy/gradients.py", "return coins <", "return coins >= 0 *"),
+    (
+        "one record: all records are always in the sample",
+        "privacy/noisy_gradient.py",
+        "return coins <",
+        "return coins >= 0 *",
+    ),
     (
         "one record: the sample comes from a public seed",
-        "privacy/gradients.py",
-        "coins = torch.tensor(self.noise.uniforms(t + 1, (*x.shape[:-1], max(self.clients.sizes))))",
-        "coins = torch.rand(*x.shape[:-1], max(self.clients.sizes), generator=torch.Generator().manual_seed(t))",
+        "privacy/noisy_gradient.py",
+        "coins = torch.tensor(self.noise.uniforms(t + 1, (*x.shape[:-1], "
+        "max(self.clients.sizes))))",
+        "coins = torch.rand(*x.shape[:-1], max(self.clients.sizes), "
+        "generator=torch.Generator().manual_seed(t))",
     ),
-    ("one record: half of S_tau", "privacy/stability.py", '"replace-one": 2.0', '"replace-one": 1.0'),
-    ("one record: any step size with stability", "privacy/stability.py", "0 < self.eta <= most * (1 + 1e-12)", "0 < self.eta"),
-    ("one record: a hidden state that hides too much", "privacy/stability.py", "* (1 + c) / (1 + c**tau)", "/ (1 + c**tau)"),
+    (
+        "one record: half of S_tau",
+        "privacy/stability.py",
+        '"replace-one": 2.0',
+        '"replace-one": 1.0',
+    ),
+    (
+        "one record: any step size with stability",
+        "privacy/stability.py",
+        "0 < self.eta <= most * (1 + 1e-12)",
+        "0 < self.eta",
+    ),
+    (
+        "one record: a hidden state that hides too much",
+        "privacy/stability.py",
+        "* (1 + c) / (1 + c**tau)",
+        "/ (1 + c**tau)",
+    ),
     (
         "one record: stability with the paper's control variate",
         "rules.py",
@@ -160,7 +213,7 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "one record: one that fails takes the others with it",
-        "tasks/model_clients.py",
+        "tasks/network.py",
         "        for j in range(len(inputs)):",
         "        for j in range(0):",
     ),
@@ -184,19 +237,19 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "one record: a share of the share of the noise",
-        "performance.py",
+        "engine.py",
         'sent = sigmas if run.trust == "local" else account.client_sigma',
         'sent = sigmas if run.trust == "local" else account.client_sigma / len(sizes) ** 0.5',
     ),
     (
         "one record: dropout from a public number",
-        "privacy/gradients.py",
+        "privacy/noisy_gradient.py",
         "draw = int(2**52 * self.noise.uniforms(_DRAWS + t, (1, 1)).flat[0])",
         "draw = t",
     ),
     (
         "one record: the loss of a batch",
-        "privacy/per_example.py",
+        "privacy/per_example/clipped_sum.py",
         "        total = torch.stack([*single]).sum()",
         "        total = loss(outputs, targets) * len(inputs)",
     ),
@@ -208,16 +261,23 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "one record: one dropout mask for all records after a failure",
-        "tasks/model_clients.py",
+        "tasks/network.py",
         "total += of(slice(j, j + 1), j)",
         "total += of(slice(j, j + 1))",
     ),
-    ("one record: one without a label changes the number of records", "tasks/tables.py", "if keep_all else", "if False else"),
+    (
+        "one record: one without a label changes the number of records",
+        "tasks/csv.py",
+        "if keep_all else",
+        "if False else",
+    ),
 ]
 
 
 def first_failure(tests: list[str], file: str = "", old: str = "", new: str = "") -> str | None:
-    """The first test that fails when `old` in `file` is replaced by `new` in a copy of the source."""
+    """The first test that fails when `old` in `file` is replaced by `new` in a copy of the
+    source.
+    """
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "src", Path(folder) / "src")
         if file:
@@ -246,7 +306,9 @@ def main() -> None:
     for name, *bug in chosen:
         caught = first_failure(RECORD_TESTS if name.startswith("one record") else TESTS, *bug)
         missed += not caught
-        print(f"{'caught' if caught else 'MISSED'}  {name}: {caught or 'no test failed'}", flush=True)
+        print(
+            f"{'caught' if caught else 'MISSED'}  {name}: {caught or 'no test failed'}", flush=True
+        )
     print(f"{len(chosen) - missed} of {len(chosen)} planted bugs were caught")
     sys.exit(bool(missed))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from equipoise.cli import main
+from equipoise.cli.main import main
 from equipoise.fleets import SimulatedFleet, server_rounds
-from equipoise.privacy.mechanism import GaussianMechanism
+from equipoise.privacy.clip import GaussianMechanism
 from equipoise.tasks import Options, load_task
 
 ROOT = Path(__file__).parent.parent
@@ -46,7 +46,8 @@ learning_rate = 0.5
 
 
 class GivenNoise:
-    """noise[k][i] is what client i adds in its k-th message; divided by sigma, since the mechanism multiplies by it."""
+    """noise[k][i] is what client i adds in its k-th message; divided by sigma, since the mechanism
+    multiplies by it."""
 
     name = "given"
 
@@ -58,7 +59,8 @@ class GivenNoise:
 
 
 def quadratic(clients=5, seed=0):
-    """A heterogeneous quadratic with kappa = 100, and its clients' gradients as the oracle wants them."""
+    """A heterogeneous quadratic with kappa = 100, and its clients' gradients as the oracle wants
+    them."""
     task = load_task("quadratic", Options(clients=clients, seed=seed))
     A, b = task.clients.A.numpy(), task.clients.b.numpy()
     return task, lambda i, x, k: A[i] @ (x - b[i])
@@ -66,7 +68,9 @@ def quadratic(clients=5, seed=0):
 
 def logistic(clients=4, batch=5, seed=0):
     """Logistic regression with minibatches; the oracle's gradient is written out for one client."""
-    task = load_task("breast-cancer", Options(clients=clients, split="dirichlet:0.5", batch=batch, seed=seed))
+    task = load_task(
+        "breast-cancer", Options(clients=clients, split="dirichlet:0.5", batch=batch, seed=seed)
+    )
     features, labels = task.clients.features.numpy(), task.clients.targets.numpy()[..., 0]
 
     def gradient(i, x, k):
@@ -77,10 +81,14 @@ def logistic(clients=4, batch=5, seed=0):
     return task, gradient
 
 
-def last_model(task, schedule, algorithm, clip_norm=np.inf, noise=None, sigma=0.0, gamma=1.0, x0=None):
+def last_model(
+    task, schedule, algorithm, clip_norm=np.inf, noise=None, sigma=0.0, gamma=1.0, x0=None
+):
     """The product's communicated model after the whole schedule."""
     clients = len(task.clients.sizes)
-    fleet = SimulatedFleet(clients, task.clients.gradient, algorithm, GaussianMechanism(clip_norm, sigma), noise)
+    fleet = SimulatedFleet(
+        clients, task.clients.gradient, algorithm, GaussianMechanism(clip_norm, sigma), noise
+    )
     rounds = list(server_rounds(task.x0 if x0 is None else x0, schedule, fleet, gamma))
     return rounds[-1].x, fleet
 

@@ -1,4 +1,5 @@
-"""The exact Gaussian calculus, against 60-digit arithmetic, against other accountants, and by property."""
+"""The exact Gaussian calculus, against 60-digit arithmetic, against other accountants, and by
+property."""
 
 import math
 
@@ -24,7 +25,9 @@ def delta_exactly(epsilon, mu):
     """Balle and Wang (2018), Theorem 8, in 60 digits."""
     with mpmath.workdps(60):
         epsilon, mu = mpmath.mpf(epsilon), mpmath.mpf(mu)
-        return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(-mu / 2 - epsilon / mu)
+        return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(
+            -mu / 2 - epsilon / mu
+        )
 
 
 def root(function, start):
@@ -36,7 +39,9 @@ def root(function, start):
 @pytest.mark.parametrize("delta", DELTAS)
 def test_mu_is_exact_and_on_the_safe_side(epsilon, delta):
     mu = gdp_mu(epsilon, delta)
-    exact = root(lambda m: mpmath.log(delta_exactly(epsilon, m)) - mpmath.log(mpmath.mpf(delta)), mu)
+    exact = root(
+        lambda m: mpmath.log(delta_exactly(epsilon, m)) - mpmath.log(mpmath.mpf(delta)), mu
+    )
     assert -1e-12 < float(mu / exact - 1) <= 0
     sigma = noise_sigma(epsilon, delta, 7, 2.0)
     with mpmath.workdps(60):
@@ -48,7 +53,12 @@ def test_mu_is_exact_and_on_the_safe_side(epsilon, delta):
 @pytest.mark.parametrize("mu", [1e-4, 0.01, 1, 10, 100, 1e3, 14_142.0])
 def test_epsilon_spent_is_exact_up_to_1e8(mu):
     epsilon = epsilon_spent(1 / mu, 1, 1.0, 1e-5)
-    exact = root(lambda e: mpmath.log(delta_exactly(e, 1 / mpmath.mpf(1 / mu))) - mpmath.log(mpmath.mpf(1e-5)), epsilon)
+    exact = root(
+        lambda e: (
+            mpmath.log(delta_exactly(e, 1 / mpmath.mpf(1 / mu))) - mpmath.log(mpmath.mpf(1e-5))
+        ),
+        epsilon,
+    )
     assert 0 <= float(epsilon / exact - 1) < 1e-12
 
 
@@ -82,7 +92,9 @@ def test_monotone_in_every_argument(epsilon, delta, count, sensitivity):
 
 
 def spent_according_to(accountant, multiplier, count):
-    return accountant.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), count)).get_epsilon(1e-5)
+    return accountant.compose(SelfComposedDpEvent(GaussianDpEvent(multiplier), count)).get_epsilon(
+        1e-5
+    )
 
 
 @pytest.mark.parametrize("epsilon", [3.3, 2, 1, 0.5])
@@ -96,7 +108,8 @@ def test_agrees_with_pld_and_beats_rdp(epsilon, count):
 
 
 def test_the_constants_of_lemma_1():
-    """With v = exact_v the printed formula is exact for a fixed number of rounds; figures as in docs/paper.md."""
+    """With v = exact_v the printed formula is exact for a fixed number of rounds; figures as in
+    docs/paper.md."""
     assert exact_v(3.3, 1e-5, 1.0) == pytest.approx(1.546892, rel=1e-6)
     assert exact_v(0.5, 1e-5, 2.0) == pytest.approx(4.294876, rel=1e-6)
     printed = lemma1_sigma(2, 1e-5, 16, 3.0, exact_v(2, 1e-5, 2.0))
@@ -113,7 +126,10 @@ def test_the_constants_of_lemma_1():
         (lambda: noise_sigma(1, 1e-5, -1, 1), "releases=-1"),
         (lambda: noise_sigma(1, 1e-5, 1, math.inf), "sensitivity=inf"),
         (lambda: epsilon_spent(math.nan, 1, 1, 1e-5), "sigma=nan"),
-        (lambda: Guarantee("replace-one", "secure-aggregation", 3, 3), "clients=3 less colluding=3"),
+        (
+            lambda: Guarantee("replace-one", "secure-aggregation", 3, 3),
+            "clients=3 less colluding=3",
+        ),
         (lambda: Guarantee("replace-one", "local", 3, 1), "colluding=1 has no meaning"),
         (lambda: Guarantee("other", "local", 3), "neighbours='other'"),
     ],

@@ -11,7 +11,7 @@ from equipoise.algorithms import coin, dp_fedavg, dp_scaffnew, periodic
 from equipoise.errors import InvalidValue
 from equipoise.fleets import Broadcast, client_round
 from equipoise.privacy import SimulatedNoise
-from equipoise.privacy.mechanism import GaussianMechanism, clip
+from equipoise.privacy.clip import GaussianMechanism, clip
 from problems import GivenNoise, last_model, logistic, quadratic
 
 ETA, SIGMA = 0.3, 0.05
@@ -33,10 +33,14 @@ def test_dp_fedavg_is_algorithm_1(problem, tau):
     N, C, rounds = len(task.clients.sizes), 0.1, 9
     noise = drawn_noise(rounds, N, task.dimension)
     oracle = paper.dp_fedavg(task.x0.numpy(), rounds, tau, ETA, C, noise, g, N)
-    x, fleet = last_model(task, periodic(rounds * tau, tau), dp_fedavg(ETA), C, GivenNoise(noise, SIGMA), SIGMA)
+    x, fleet = last_model(
+        task, periodic(rounds * tau, tau), dp_fedavg(ETA), C, GivenNoise(noise, SIGMA), SIGMA
+    )
     np.testing.assert_allclose(x.numpy(), oracle, rtol=0, atol=1e-12)
     if tau > 1:
-        assert clipped_share(fleet.memory.update.norm(dim=-1), C) > 0, "the clip must act for the test to mean anything"
+        assert clipped_share(fleet.memory.update.norm(dim=-1), C) > 0, (
+            "the clip must act for the test to mean anything"
+        )
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
@@ -65,7 +69,14 @@ def test_periodic_dp_scaffnew_is_scaffold_with_one_release(C):
     N, tau, rounds = len(task.clients.sizes), 6, 8
     noise = drawn_noise(rounds, N, task.dimension)
     oracle = paper.scaffold(task.x0.numpy(), rounds, tau, ETA, C, noise, g, N)
-    x, _ = last_model(task, periodic(rounds * tau, tau), dp_scaffnew(ETA, 1 / tau), C, GivenNoise(noise, SIGMA), SIGMA)
+    x, _ = last_model(
+        task,
+        periodic(rounds * tau, tau),
+        dp_scaffnew(ETA, 1 / tau),
+        C,
+        GivenNoise(noise, SIGMA),
+        SIGMA,
+    )
     np.testing.assert_allclose(x.numpy(), oracle, rtol=0, atol=1e-12)
 
 
@@ -82,7 +93,9 @@ def test_p_1_is_gradient_descent():
 def test_frozen_h_is_fedavg():
     task, _ = quadratic()
     moving = dp_scaffnew(ETA, 0.25)
-    frozen = moving._replace(local_round=lambda x, state, steps, g: moving.local_round(x, moving.init(x), steps, g))
+    frozen = moving._replace(
+        local_round=lambda x, state, steps, g: moving.local_round(x, moving.init(x), steps, g)
+    )
     noise = GivenNoise(drawn_noise(6, 5, 10), SIGMA)
     schedule = periodic(24, 4)
     a, _ = last_model(task, schedule, frozen, 0.2, noise, SIGMA)
@@ -139,7 +152,9 @@ def test_clipped_h_formula():
     x = task.x0.expand(5, -1)
     update, state = algorithm.local_round(x, algorithm.init(x), range(4), task.clients.gradient)
     x_new, release = x + 0.37, update + 1.7
-    _, after = algorithm.local_round(x_new, algorithm.heard(state, update, release), range(4, 8), task.clients.gradient)
+    _, after = algorithm.local_round(
+        x_new, algorithm.heard(state, update, release), range(4, 8), task.clients.gradient
+    )
     torch.testing.assert_close(after.h, p / ETA * (x_new - x - clip(update, C)), rtol=0, atol=1e-13)
     heard = dp_scaffnew(ETA, p, "released").heard(state, update, release)
     _, after = algorithm.local_round(x_new, heard, range(4, 8), task.clients.gradient)
@@ -149,7 +164,8 @@ def test_clipped_h_formula():
 @pytest.mark.parametrize("name", ["dp-fedavg", "dp-scaffnew"])
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
-    """[d], [clients, d] and [runs, clients, d] give the same numbers up to 1e-12: only the order of sums differs."""
+    """[d], [clients, d] and [runs, clients, d] give the same numbers up to 1e-12: only the order of
+    sums differs."""
     task, _ = problem()
     N, schedule = len(task.clients.sizes), periodic(24, 4)
     etas, ps, clips = [0.3, 0.1, 0.2], [0.25, 0.25, 0.25], [0.2, 0.05, 1.0]
@@ -166,7 +182,13 @@ def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
     ]
     stack_x0 = task.x0.expand(3, -1)
     stacked, _ = last_model(
-        task, schedule, build(column(etas), column(ps)), column(clips), SimulatedNoise(1), SIGMA, x0=stack_x0
+        task,
+        schedule,
+        build(column(etas), column(ps)),
+        column(clips),
+        SimulatedNoise(1),
+        SIGMA,
+        x0=stack_x0,
     )
     torch.testing.assert_close(stacked, torch.stack(single), rtol=0, atol=1e-12)
 
@@ -192,7 +214,9 @@ def test_gamma_scales_the_server_step_and_h_hears_the_broadcast():
     task, g = quadratic()
     gamma, p, C, N = 0.4, 0.25, 0.2, 5
     noise = drawn_noise(10, N, 10)
-    x, _ = last_model(task, periodic(40, 4), dp_scaffnew(ETA, p), C, GivenNoise(noise, SIGMA), SIGMA, gamma)
+    x, _ = last_model(
+        task, periodic(40, 4), dp_scaffnew(ETA, p), C, GivenNoise(noise, SIGMA), SIGMA, gamma
+    )
     model, h = task.x0.numpy(), np.zeros((N, 10))
     for k in range(10):
         sent, heard = [], []
@@ -216,14 +240,22 @@ def test_a_client_that_overflows_starts_afresh():
         return torch.where((torch.arange(5) == 2)[:, None], torch.nan, g) if t == 5 else g
 
     x = task.x0.expand(5, -1)
-    algorithm, mechanism, noise = dp_scaffnew(ETA, 0.25), GaussianMechanism(0.2, SIGMA), SimulatedNoise(0)
+    algorithm, mechanism, noise = (
+        dp_scaffnew(ETA, 0.25),
+        GaussianMechanism(0.2, SIGMA),
+        SimulatedNoise(0),
+    )
     state = algorithm.init(x)
     for k in range(3):
-        release, memory = client_round(Broadcast(k, range(4 * k, 4 * k + 4), x), state, algorithm, mechanism, gradient, noise)
+        release, memory = client_round(
+            Broadcast(k, range(4 * k, 4 * k + 4), x), state, algorithm, mechanism, gradient, noise
+        )
         state = memory.state
         assert release.update.isfinite().all()
         if k == 1:
-            assert torch.equal(release.update[2], SIGMA * torch.tensor(noise.normals(1, (5, 10)))[2])
+            assert torch.equal(
+                release.update[2], SIGMA * torch.tensor(noise.normals(1, (5, 10)))[2]
+            )
             assert memory.update[2].isnan().any()
         x = x + release.update.mean(0)
     assert memory.update.isfinite().all()
@@ -243,5 +275,7 @@ def test_schedules():
         periodic(12, 5)
     with pytest.raises(InvalidValue, match=r"nearest divisor is 12$"):
         periodic(12, 13)
-    with pytest.raises(InvalidValue, match=r"p=4 is not in \(0, 1\].*not the number of local steps"):
+    with pytest.raises(
+        InvalidValue, match=r"p=4 is not in \(0, 1\].*not the number of local steps"
+    ):
         coin(12, 4, seed=0)

@@ -31,7 +31,15 @@ ALLOWED = {
     "plans": {"run", "privacy.budget"},
     "plans_without_data": {"plans", "planning", "privacy", "tasks.task"},
     "plans_for_records": {"plans", "planning", "privacy", "run", "tasks"},
-    "planner": {"plans", "plans_for_records", "plans_without_data", "planning", "privacy", "run", "tasks"},
+    "planner": {
+        "plans",
+        "plans_for_records",
+        "plans_without_data",
+        "planning",
+        "privacy",
+        "run",
+        "tasks",
+    },
     "shown": {"plans", "result", "run"},
     "training": {"accounts", "fleets", "performance", "privacy", "result", "run", "tasks"},
     "planning": {"planning", "privacy", "algorithms", "tasks", "fleets"},
@@ -87,15 +95,22 @@ def test_who_may_import_whom(path):
             continue
         target = name.removeprefix("equipoise.")
         allowed = ALLOWED[room] | LEAVES
-        assert any(target == a or target.startswith(a + ".") for a in allowed), f"{room} imports {target}"
+        assert any(target == a or target.startswith(a + ".") for a in allowed), (
+            f"{room} imports {target}"
+        )
 
 
 def test_torch_stays_where_it_belongs():
     for name in TORCH_FREE:
         path = SOURCE / (name.replace(".", "/") + ".py")
         assert not any(module.split(".")[0] == "torch" for module in imported(path)), name
-    script = "import sys; from equipoise.privacy import gdp_mu, noise_sigma; gdp_mu(1, 1e-5); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    script = (
+        "import sys; from equipoise.privacy import gdp_mu, noise_sigma; gdp_mu(1, 1e-5); "
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
     assert done.stdout.strip() == "False"
 
 

@@ -1,4 +1,5 @@
-"""The command as a user meets it: one document, readable tables, one clear sentence for every mistake."""
+"""The command as a user meets it: one document, readable tables, one clear sentence for every
+mistake."""
 
 import json
 import subprocess
@@ -8,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from equipoise.__main__ import run
-from equipoise.cli import main
+from equipoise.cli.main import main
 
-TRAIN = "train --task breast-cancer --algorithm dp-scaffnew --epsilon 2 --delta 1e-5 --clip 1 --local-steps 4 --iterations 64"
+TRAIN = (
+    "train --task breast-cancer --algorithm dp-scaffnew --epsilon 2 --delta 1e-5 --clip 1 "
+    "--local-steps 4 --iterations 64"
+)
 AGGREGATED = f"{TRAIN} --clients 20 --trust secure-aggregation"
 KEYS = """task algorithm eta p local_steps gamma h_update iterations rounds releases clip_norm clients dimension batch split
 epsilon delta sigma client_sigma epsilon_spent unit neighbours trust noise_rule noise_source schedule seed version test_error
@@ -51,7 +55,12 @@ def test_json_is_one_document_and_nothing_else():
 def test_the_table_says_what_was_promised_to_whom(equipoise):
     code, out, _ = equipoise(AGGREGATED)
     assert code == 0
-    for words in ("without training: 0.4000", "16 rounds of 4 local steps", "one client and all it holds", "only the sum"):
+    for words in (
+        "without training: 0.4000",
+        "16 rounds of 4 local steps",
+        "one client and all it holds",
+        "only the sum",
+    ):
         assert words in out
     assert "spent       epsilon = 2 of 2 at delta = 1e-05: exact, for 16 releases" in out
     assert all(line == line.rstrip() for line in out.splitlines())
@@ -65,7 +74,9 @@ def test_infinity_is_a_string(equipoise):
 
 def test_a_false_label_is_told_on_the_first_line(equipoise):
     overspent = f"{AGGREGATED} --noise-rule lemma1 --v proof"
-    assert equipoise(overspent)[1].startswith("NOT PRIVATE AT ITS LABEL: the exact epsilon spent is")
+    assert equipoise(overspent)[1].startswith(
+        "NOT PRIVATE AT ITS LABEL: the exact epsilon spent is"
+    )
     document = json.loads(equipoise(f"{overspent} --json")[1])
     assert next(iter(document)) == "notices"
     assert document["notices"][0].startswith("NOT PRIVATE AT ITS LABEL")
@@ -78,7 +89,9 @@ def test_diagnostics_are_a_table(equipoise):
 
 
 def test_a_failed_simulation_exits_with_1(equipoise):
-    code, out, _ = equipoise("train --task quadratic --epsilon inf --eta 1000 --iterations 4000 --local-steps 2000")
+    code, out, _ = equipoise(
+        "train --task quadratic --epsilon inf --eta 1000 --iterations 4000 --local-steps 2000"
+    )
     assert code == 1
     assert "FAILED: an update was not finite in round 1: lower eta=1000.0" in out
 
@@ -98,25 +111,52 @@ def test_a_failed_simulation_exits_with_1(equipoise):
         ("--epsilon 1 --clip nan", "clip=nan is not > 0"),
         ("--epsilon 1 --clip 1 --eta 0", "eta=0.0 is not a positive step size"),
         ("--epsilon 1 --clip 1 --gamma=-1", "gamma=-1.0 is not a positive step size"),
-        ("--epsilon 1 --clip 1 --schedule coin --p 4", "p=4.0 is not in (0, 1]: pass the probability"),
+        (
+            "--epsilon 1 --clip 1 --schedule coin --p 4",
+            "p=4.0 is not in (0, 1]: pass the probability",
+        ),
         ("--epsilon 1 --clip 1 --schedule coin --p 0", "p=0.0 is not in (0, 1]"),
         ("--epsilon 1 --clip 1 --schedule coin", "schedule=coin needs p"),
         ("--epsilon 1 --clip 1 --p 0.5", "p=0.5 with schedule=periodic"),
-        ("--epsilon 1 --clip 1 --iterations 64 --local-steps 5", "the nearest divisors are 4 and 8"),
-        ("--epsilon 1 --clip 1 --iterations 1000000007 --local-steps 7", "iterations=1000000007 is more than 100000000"),
-        ("--epsilon 1 --clip 1 --seed 99999999999999999999", "seed=99999999999999999999 is not between 0 and 2^63 - 1"),
+        (
+            "--epsilon 1 --clip 1 --iterations 64 --local-steps 5",
+            "the nearest divisors are 4 and 8",
+        ),
+        (
+            "--epsilon 1 --clip 1 --iterations 1000000007 --local-steps 7",
+            "iterations=1000000007 is more than 100000000",
+        ),
+        (
+            "--epsilon 1 --clip 1 --seed 99999999999999999999",
+            "seed=99999999999999999999 is not between 0 and 2^63 - 1",
+        ),
         ("--epsilon 1 --clip 1 --clients 400", "clients=400 is more than the 379 records to deal"),
-        ("--epsilon 1 --clip 1 --clients 1 --trust secure-aggregation", "leaves nobody whose noise protects"),
-        ("--epsilon 1 --clip 1 --colluding 20 --trust secure-aggregation", "clients=20 less colluding=20"),
+        (
+            "--epsilon 1 --clip 1 --clients 1 --trust secure-aggregation",
+            "leaves nobody whose noise protects",
+        ),
+        (
+            "--epsilon 1 --clip 1 --colluding 20 --trust secure-aggregation",
+            "clients=20 less colluding=20",
+        ),
         ("--epsilon 1 --clip 1 --colluding 2", "colluding=2 has no meaning under trust=local"),
         ("--epsilon 1 --clip 1 --noise-rule lemma1", "noise_rule=lemma1 needs v"),
         ("--epsilon 1 --clip 1 --v 2", "v=2.0 belongs to noise_rule=lemma1"),
         ("--epsilon 1 --clip 1 --h-update clipped", "h_update=clipped with algorithm=dp-fedavg"),
         ("--epsilon 1 --clip 1 --split skewed", "split='skewed' is neither random nor dirichlet:A"),
         ("--epsilon 1 --clip 1 --batch 0", "batch=0 is not >= 1"),
-        ("--epsilon 1 --clip 1 --data a.csv", "data with task=breast-cancer, which brings its own records"),
-        ("--epsilon 1 --clip 1 --label y", "label with task=breast-cancer: only task csv reads columns"),
-        ("--epsilon 1 --clip 1 --algorithm fedavg", "algorithm='fedavg': input should be 'dp-fedavg' or 'dp-scaffnew'"),
+        (
+            "--epsilon 1 --clip 1 --data a.csv",
+            "data with task=breast-cancer, which brings its own records",
+        ),
+        (
+            "--epsilon 1 --clip 1 --label y",
+            "label with task=breast-cancer: only task csv reads columns",
+        ),
+        (
+            "--epsilon 1 --clip 1 --algorithm fedavg",
+            "algorithm='fedavg': input should be 'dp-fedavg' or 'dp-scaffnew'",
+        ),
         ("--epsilon 1 --clip 1 --trsut local", "--trsut"),
         ("--clip 1", "epsilon"),
     ],
@@ -140,11 +180,14 @@ def test_an_unknown_task_lists_the_known_and_suggests_the_nearest(equipoise):
 def test_help_is_instant():
     """No heavy library is loaded to show help."""
     script = (
-        "import sys; from equipoise.cli import app; app(['--help'], result_action='return_value'); "
+        "import sys; from equipoise.cli.main import app; app(['--help'], "
+        "result_action='return_value'); "
         "app(['train', '--help'], result_action='return_value'); "
         "print([m for m in ('torch', 'scipy', 'sklearn', 'numpy') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     assert "Train privately in this process" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
@@ -155,7 +198,7 @@ def test_an_interrupt_while_libraries_load_is_no_traceback(monkeypatch):
         def __getattr__(self, name):
             raise KeyboardInterrupt
 
-    monkeypatch.setitem(sys.modules, "equipoise.cli", Interrupted())
+    monkeypatch.setitem(sys.modules, "equipoise.cli.main", Interrupted())
     with pytest.raises(SystemExit) as stopped:
         run()
     assert stopped.value.code == 130

@@ -1,4 +1,5 @@
-"""Data sets on disk: official layouts, real files, hostile files, the cache of prepared arrays, downloads."""
+"""Data sets on disk: official layouts, real files, hostile files, the cache of prepared arrays,
+downloads."""
 
 import hashlib
 import http.server
@@ -21,16 +22,16 @@ import torch
 
 from equipoise import DataError, train
 from equipoise.data_sets import files, prepared
-from equipoise.data_sets.downloads import fetch
-from equipoise.data_sets.prepared import Download
+from equipoise.paper.data.downloads import fetch
+from equipoise.paper.data.inventory import DATA_SETS, take_stock
+from equipoise.paper.data.prepared import Download
+from equipoise.paper.tasks.cifar10 import CIFAR10
+from equipoise.paper.tasks.cifar10 import prepare as prepare_cifar10
+from equipoise.paper.tasks.femnist import FEMNIST
+from equipoise.paper.tasks.femnist import prepare as prepare_femnist
+from equipoise.paper.tasks.reddit import REDDIT, next_word_accuracy, next_word_loss
+from equipoise.paper.tasks.reddit import prepare as prepare_reddit
 from equipoise.tasks import Options, load_task
-from equipoise.tasks.cifar10 import CIFAR10
-from equipoise.tasks.cifar10 import prepare as prepare_cifar10
-from equipoise.tasks.femnist import FEMNIST
-from equipoise.tasks.femnist import prepare as prepare_femnist
-from equipoise.tasks.inventory import DATA_SETS, take_stock
-from equipoise.tasks.reddit import REDDIT, next_word_accuracy, next_word_loss
-from equipoise.tasks.reddit import prepare as prepare_reddit
 from problems import DATA, run_command
 
 
@@ -38,7 +39,10 @@ from problems import DATA, run_command
 def real(tmp_path_factory):
     """The data sets at hand, with one cache for all tests."""
     if not (DATA / "cifar10").is_dir():
-        pytest.skip("the data sets are not here: `equipoise data` tells how to get them into $EQUIPOISE_DATA")
+        pytest.skip(
+            "the data sets are not here: `equipoise data` tells how to get them into "
+            "$EQUIPOISE_DATA"
+        )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EQUIPOISE_DATA", str(DATA))
         patch.setenv("EQUIPOISE_CACHE", str(tmp_path_factory.mktemp("cache")))
@@ -69,9 +73,13 @@ def binary(labels, seed=0):
 
 
 def pickled(content):
-    """The same records as Python 2 pickled them: arrays by numpy's old name, and bytes as strings."""
+    """The same records as Python 2 pickled them: arrays by numpy's old name, and bytes as
+    strings.
+    """
     records = np.frombuffer(content, dtype=np.uint8).reshape(-1, 3073)
-    new = pickle.dumps({"labels": records[:, 0].tolist(), "data": records[:, 1:].copy()}, protocol=3)
+    new = pickle.dumps(
+        {"labels": records[:, 0].tolist(), "data": records[:, 1:].copy()}, protocol=3
+    )
     new = new.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
     strings = {"BINBYTES": b"T", "SHORT_BINBYTES": b"U"}
     old = bytearray(new)
@@ -89,12 +97,22 @@ BATCHES = {
 
 def cifar_archive(place, **changes):
     """A small CIFAR-10 in its official archive; `changes` replace whole files."""
-    members = {f"cifar-10-batches-bin/{name}.bin": content for name, content in {**BATCHES, **changes}.items() if content}
+    members = {
+        f"cifar-10-batches-bin/{name}.bin": content
+        for name, content in {**BATCHES, **changes}.items()
+        if content
+    }
     tar_of(place / "cifar10" / "cifar-10-binary.tar.gz", members)
 
 
 def leaf(users):
-    return json.dumps({"users": list(users), "num_samples": [len(r["y"]) for r in users.values()], "user_data": users}).encode()
+    return json.dumps(
+        {
+            "users": list(users),
+            "num_samples": [len(r["y"]) for r in users.values()],
+            "user_data": users,
+        }
+    ).encode()
 
 
 def writer(labels, seed=0):
@@ -131,7 +149,11 @@ def test_real_femnist(real):
     assert arrays["train_inputs"].max() == 1
     assert arrays["train_inputs"][:, 0, 0, 0].mean() > 0.99
     task = load_task("femnist", Options())
-    assert (sum(task.clients.sizes), len(task.clients.sizes), task.dimension) == (14_708, 6, 608_702)
+    assert (sum(task.clients.sizes), len(task.clients.sizes), task.dimension) == (
+        14_708,
+        6,
+        608_702,
+    )
     assert load_task("femnist-narrow", Options()).dimension == 44_318
     by_writer = load_task("femnist", Options(split="natural"))
     assert sum(by_writer.clients.sizes) == 14_708
@@ -144,15 +166,22 @@ def test_real_femnist(real):
 
 def test_real_reddit(real):
     arrays = REDDIT.prepared(prepare_reddit)
-    assert (arrays["train_inputs"].shape, arrays["test_inputs"].shape) == ((50_990, 10), (18_123, 10))
+    assert (arrays["train_inputs"].shape, arrays["test_inputs"].shape) == (
+        (50_990, 10),
+        (18_123, 10),
+    )
     assert arrays["vocabulary"].tolist() == [10_000]
     first = arrays["train_inputs"][:, 0]
     assert Counter(first.tolist())[5] == 8_259  # every comment begins with <BOS>, number 5
     tokens, targets = arrays["train_inputs"], arrays["train_targets"]
     inside = tokens[:, 1:] != 0
-    assert (tokens[:, 1:][inside] == targets[:, :-1, 0][inside]).all()  # the target is the next input
+    assert (
+        tokens[:, 1:][inside] == targets[:, :-1, 0][inside]
+    ).all()  # the target is the next input
     assert (targets[..., 1] == (tokens != 0)).all()
-    assert (tokens == 1).sum() / (tokens != 0).sum() == pytest.approx(0.0553, abs=0.02)  # the vocabulary covers 92.5 % of words
+    assert (tokens == 1).sum() / (tokens != 0).sum() == pytest.approx(
+        0.0553, abs=0.02
+    )  # the vocabulary covers 92.5 % of words
     task = load_task("reddit", Options())
     assert (task.clients.sizes, task.dimension) == ((16_997, 16_997, 16_996), 6_182_672)
 
@@ -161,7 +190,14 @@ def test_real_reddit(real):
 @pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
 def test_real_images_are_learnt(real, name, algorithm):
     """A few steps bring the loss down; measured are all test records, and the clients' own."""
-    flags = {"task": name, "iterations": 60, "local_steps": 20, "eta": 0.1, "algorithm": algorithm, "batch": 16}
+    flags = {
+        "task": name,
+        "iterations": 60,
+        "local_steps": 20,
+        "eta": 0.1,
+        "algorithm": algorithm,
+        "batch": 16,
+    }
     result = train(epsilon=float("inf"), **flags)
     assert result.curve[-1].test_loss < result.curve[0].test_loss - 0.004
     assert result.client_error is not None
@@ -170,7 +206,13 @@ def test_real_images_are_learnt(real, name, algorithm):
 
 
 def test_real_images_with_the_privacy_of_a_record(real):
-    flags = {"task": "femnist-narrow", "iterations": 4, "local_steps": 2, "clip_norm": 1.0, "epsilon": 3.0}
+    flags = {
+        "task": "femnist-narrow",
+        "iterations": 4,
+        "local_steps": 2,
+        "clip_norm": 1.0,
+        "epsilon": 3.0,
+    }
     result = train(unit="record", sampling_rate=0.01, **flags)
     assert result.private
     assert result.epsilon_spent <= 3
@@ -178,7 +220,8 @@ def test_real_images_with_the_privacy_of_a_record(real):
 
 
 def test_next_word_accuracy_as_leaf_counts_it():
-    """Right are 2 of the 4 counted: <UNK> and <PAD> are never right, and the padded place does not count."""
+    """Right are 2 of the 4 counted: <UNK> and <PAD> are never right, and the padded place does not
+    count."""
     words = [[7, 1, 0, 9, 0] + [0] * 5]
     counted = [[1, 1, 1, 1, 0] + [0] * 5]
     targets = torch.tensor([words, counted]).permute(1, 2, 0)
@@ -187,7 +230,9 @@ def test_next_word_accuracy_as_leaf_counts_it():
     outputs[0, 0] = 0
     assert next_word_accuracy(outputs, targets) == pytest.approx(1 / 4)
     loss = next_word_loss(outputs, targets)
-    outputs[0, 5:] = 100 * torch.randn(5, 12)  # what is predicted behind the padding does not matter
+    outputs[0, 5:] = 100 * torch.randn(
+        5, 12
+    )  # what is predicted behind the padding does not matter
     assert torch.equal(loss, next_word_loss(outputs, targets))
 
 
@@ -197,7 +242,9 @@ def test_next_word_accuracy_as_leaf_counts_it():
 def test_both_layouts_packed_or_not_hold_the_same(place):
     cifar_archive(place)
     first = CIFAR10.prepared(prepare_cifar10)
-    assert first["train_targets"].tolist() == [label for i in range(1, 6) for label in (i % 10, 1, 2, 9)]
+    assert first["train_targets"].tolist() == [
+        label for i in range(1, 6) for label in (i % 10, 1, 2, 9)
+    ]
     (place / "cifar10" / "cifar-10-binary.tar.gz").unlink()
     for name, content in BATCHES.items():
         put(place / "cifar10" / "cifar-10-batches-py" / name, pickled(content))
@@ -221,7 +268,9 @@ def test_femnist_writers_become_clients(place):
     assert sum(task.clients.sizes) == 25
     assert task.pool.sizes == (3,)
     assert task.clients.data[0][0].shape[1:] == (1, 28, 28)
-    with pytest.raises(ValueError, match="clients=8 with split=natural: there are 7 writers to deal"):
+    with pytest.raises(
+        ValueError, match="clients=8 with split=natural: there are 7 writers to deal"
+    ):
         load_task("femnist-narrow", Options(split="natural", clients=8))
 
 
@@ -235,12 +284,23 @@ class Evil:
 
 def femnist_files(place, train, test=None):
     put(place / "femnist" / "data" / "train" / "a.json", train)
-    put(place / "femnist" / "data" / "test" / "a.json", leaf({"f1": writer([1])}) if test is None else test)
+    put(
+        place / "femnist" / "data" / "test" / "a.json",
+        leaf({"f1": writer([1])}) if test is None else test,
+    )
 
 
 WRONG = {
-    "cut short": (partial(cifar_archive, test_batch=BATCHES["test_batch"][:-1]), CIFAR10, "test_batch.bin has 9,218 bytes"),
-    "label 10": (partial(cifar_archive, data_batch_2=binary([1, 10])), CIFAR10, "data_batch_2.bin: record 1 has label 10"),
+    "cut short": (
+        partial(cifar_archive, test_batch=BATCHES["test_batch"][:-1]),
+        CIFAR10,
+        "test_batch.bin has 9,218 bytes",
+    ),
+    "label 10": (
+        partial(cifar_archive, data_batch_2=binary([1, 10])),
+        CIFAR10,
+        "data_batch_2.bin: record 1 has label 10",
+    ),
     "empty": (partial(cifar_archive, data_batch_2=b"\0"), CIFAR10, "data_batch_2.bin has 1 bytes"),
     "no test": (partial(cifar_archive, test_batch=None), CIFAR10, "has no test_batch file"),
     "code": (
@@ -249,7 +309,9 @@ WRONG = {
         r"data_batch_1 asks for (posix|nt)\.mkdir: .*nothing of it was run",
     ),
     "half a pickle": (
-        lambda place: put(place / "cifar10/cifar-10-batches-py/data_batch_1", pickled(BATCHES["test_batch"])[:500]),
+        lambda place: put(
+            place / "cifar10/cifar-10-batches-py/data_batch_1", pickled(BATCHES["test_batch"])[:500]
+        ),
         CIFAR10,
         "data_batch_1 is not a readable pickle",
     ),
@@ -261,28 +323,42 @@ WRONG = {
     "half an archive": (
         lambda place: (
             cifar_archive(place),
-            put(place / "cifar10/cifar-10-binary.tar.gz", (place / "cifar10/cifar-10-binary.tar.gz").read_bytes()[:20_000]),
+            put(
+                place / "cifar10/cifar-10-binary.tar.gz",
+                (place / "cifar10/cifar-10-binary.tar.gz").read_bytes()[:20_000],
+            ),
         ),
         CIFAR10,
         r"cifar-10-binary.tar.gz is broken or cut short \(after cifar-10-batches-bin/",
     ),
     "no archive": (
-        lambda place: put(place / "cifar10/cifar-10-python.tar.gz", b"<html>not found</html>" * 100),
+        lambda place: put(
+            place / "cifar10/cifar-10-python.tar.gz", b"<html>not found</html>" * 100
+        ),
         CIFAR10,
         "cifar-10-python.tar.gz is broken or cut short",
     ),
     "escape": (
-        lambda place: tar_of(place / "cifar10/cifar-10.tar.gz", {"../../cifar-10-batches-bin/data_batch_1.bin": binary([1])}),
+        lambda place: tar_of(
+            place / "cifar10/cifar-10.tar.gz",
+            {"../../cifar-10-batches-bin/data_batch_1.bin": binary([1])},
+        ),
         CIFAR10,
-        "cifar-10.tar.gz: member '../../cifar-10-batches-bin/data_batch_1.bin' leads out of the archive",
+        "cifar-10.tar.gz: member '../../cifar-10-batches-bin/data_batch_1.bin' leads out of the "
+        "archive",
     ),
     "absolute": (
-        lambda place: tar_of(place / "cifar10/cifar-10.tar.gz", {"/cifar-10-batches-bin/data_batch_1.bin": binary([1])}),
+        lambda place: tar_of(
+            place / "cifar10/cifar-10.tar.gz",
+            {"/cifar-10-batches-bin/data_batch_1.bin": binary([1])},
+        ),
         CIFAR10,
         "leads out of the archive",
     ),
     "misnamed": (
-        lambda place: tar_of(place / "cifar10/cifar-10.tar.gz", {"cifar/data_batch_1.bin": binary([1])}),
+        lambda place: tar_of(
+            place / "cifar10/cifar-10.tar.gz", {"cifar/data_batch_1.bin": binary([1])}
+        ),
         CIFAR10,
         "the data of task=cifar10 is not in",
     ),
@@ -316,12 +392,21 @@ WRONG = {
         FEMNIST,
         "writer f2 .* has train samples and no test samples",
     ),
-    "half a json": (lambda place: femnist_files(place, leaf({"f1": writer([1])})[:-9]), FEMNIST, "a.json is not JSON"),
-    "another json": (lambda place: femnist_files(place, b"[1, 2]"), FEMNIST, "a.json is not in LEAF's form"),
+    "half a json": (
+        lambda place: femnist_files(place, leaf({"f1": writer([1])})[:-9]),
+        FEMNIST,
+        "a.json is not JSON",
+    ),
+    "another json": (
+        lambda place: femnist_files(place, b"[1, 2]"),
+        FEMNIST,
+        "a.json is not in LEAF's form",
+    ),
     "no vocabulary": (
         lambda place: [
             put(
-                place / f"reddit/data/{part}/a.json", leaf({"1": {"x": [[["a"] * 10]], "y": [{"target_tokens": [["a"] * 10]}]}})
+                place / f"reddit/data/{part}/a.json",
+                leaf({"1": {"x": [[["a"] * 10]], "y": [{"target_tokens": [["a"] * 10]}]}}),
             )
             for part in ("train", "test")
         ],
@@ -335,7 +420,8 @@ WRONG = {
     ),
     "nine tokens": (
         lambda place: put(
-            place / "reddit/data/train/a.json", leaf({"1": {"x": [[["a"] * 9]], "y": [{"target_tokens": [["a"] * 9]}]}})
+            place / "reddit/data/train/a.json",
+            leaf({"1": {"x": [[["a"] * 9]], "y": [{"target_tokens": [["a"] * 9]}]}}),
         ),
         REDDIT,
         "train/a.json, user 1, comment 0: a sequence is not 10 tokens",
@@ -351,13 +437,16 @@ def test_bad_files_are_named_and_leave_nothing(case, place, monkeypatch, tmp_pat
     with pytest.raises(DataError, match=message):
         data_set.prepared(DATA_SETS[data_set.name][1])
     assert not (tmp_path / "hacked").exists()
-    assert [path.name for path in (tmp_path / "cache").rglob("*") if path.name != "checksums.json"] == []
+    assert [
+        path.name for path in (tmp_path / "cache").rglob("*") if path.name != "checksums.json"
+    ] == []
     assert "unreadable: " in (said := take_stock(data_set.name, read=True).state)
     assert "Traceback" not in said
 
 
 def test_a_pickle_cannot_make_numpy_follow_pointers(place):
-    """An array of objects whose bytes would be taken for addresses; and tuples nested so deep that hashing one would crash."""
+    """An array of objects whose bytes would be taken for addresses; and tuples nested so deep that
+    hashing one would crash."""
     raw = np.arange(6144, dtype=np.uint8).tobytes()
 
     class Kind:
@@ -369,20 +458,30 @@ def test_a_pickle_cannot_make_numpy_follow_pointers(place):
             rebuild = np._core.multiarray._reconstruct
             return rebuild, (np.ndarray, (0,), b"b"), (1, (2, 3072 // 8), Kind(), False, raw)
 
-    put(place / "cifar10/cifar-10-batches-py/data_batch_1", pickle.dumps({"data": Images(), "labels": [1, 2]}, protocol=3))
+    put(
+        place / "cifar10/cifar-10-batches-py/data_batch_1",
+        pickle.dumps({"data": Images(), "labels": [1, 2]}, protocol=3),
+    )
     with pytest.raises(DataError, match="its `data` is not an array of bytes"):
         CIFAR10.prepared(prepare_cifar10)
-    put(place / "cifar10/cifar-10-batches-py/data_batch_1", b"\x80\x02})" + b"\x85" * 200_000 + b"K\x01s.")
+    put(
+        place / "cifar10/cifar-10-batches-py/data_batch_1",
+        b"\x80\x02})" + b"\x85" * 200_000 + b"K\x01s.",
+    )
     with pytest.raises(DataError, match="200,000 tuples"):
         CIFAR10.prepared(prepare_cifar10)
 
 
 @pytest.mark.parametrize("prefix", ["copy/", "./"])
 def test_no_record_is_read_twice(place, prefix):
-    """A second copy in another folder, or an archive with other paths, beside the unpacked files."""
+    """A second copy in another folder, or an archive with other paths, beside the unpacked
+    files.
+    """
     for name, content in BATCHES.items():
         put(place / "cifar10" / "cifar-10-batches-bin" / f"{name}.bin", content)
-    members = {f"{prefix}cifar-10-batches-bin/{name}.bin": content for name, content in BATCHES.items()}
+    members = {
+        f"{prefix}cifar-10-batches-bin/{name}.bin": content for name, content in BATCHES.items()
+    }
     tar_of(place / "cifar10" / "cifar-10-binary.tar.gz", members)
     for name, content in BATCHES.items():
         put(place / "cifar10" / "more" / "cifar-10-batches-bin" / f"{name}.bin", content)
@@ -398,14 +497,17 @@ def test_a_damaged_header_is_not_the_end_of_an_archive(place):
     for damaged in (whole[:second], whole[:second] + b"\x07" * 512 + whole[second + 512 :]):
         path.write_bytes(damaged)
         with pytest.raises(
-            DataError, match=r"cifar-10.tar is broken or cut short \(after cifar-10-batches-bin/data_batch_1.bin"
+            DataError,
+            match=r"cifar-10.tar is broken or cut short \(after cifar-10-batches-bin/data_batch_1.bin",
         ):
             CIFAR10.prepared(prepare_cifar10)
 
 
 def test_records_of_nobody_s_are_not_split_by_owner(place):
     cifar_archive(place)
-    with pytest.raises(ValueError, match="split=natural: test records come from files that have no training record"):
+    with pytest.raises(
+        ValueError, match="split=natural: test records come from files that have no training record"
+    ):
         load_task("cifar10-narrow", Options(split="natural"))
 
 
@@ -421,7 +523,12 @@ def test_names_that_cannot_be_printed_are_told_all_the_same(place):
     with pytest.raises(DataError) as told:
         FEMNIST.prepared(prepare_femnist)
     assert str(told.value).isprintable()
-    femnist_files(place, json.dumps({"users": ["f1"], "user_data": {"f1": {"x": [[0.0] * 784], "y": [10**400]}}}).encode())
+    femnist_files(
+        place,
+        json.dumps(
+            {"users": ["f1"], "user_data": {"f1": {"x": [[0.0] * 784], "y": [10**400]}}}
+        ).encode(),
+    )
     with pytest.raises(DataError, match="labels not numbers"):
         FEMNIST.prepared(prepare_femnist)
 
@@ -459,7 +566,11 @@ def test_bombs_are_not_swallowed(place, monkeypatch):
     """A member larger than any of the data set, and archives that swell without end."""
     name = "cifar-10-batches-bin/data_batch_1.bin"
     monkeypatch.setattr(files, "SLACK", 2**20)
-    tar_of(place / "cifar10" / "cifar-10.tar.xz", {"zeros": bytes(50_000_000), name: binary([1])}, "w:xz")
+    tar_of(
+        place / "cifar10" / "cifar-10.tar.xz",
+        {"zeros": bytes(50_000_000), name: binary([1])},
+        "w:xz",
+    )
     with pytest.raises(DataError, match="swells to more than 300 times its size"):
         CIFAR10.prepared(prepare_cifar10)
     (place / "cifar10" / "cifar-10.tar.xz").unlink()
@@ -513,20 +624,39 @@ def test_a_damaged_cache_is_made_again(place):
     cifar_archive(place)
     whole = {key: np.array(value) for key, value in CIFAR10.prepared(prepare_cifar10).items()}
     (kept,) = prepared.cache_folder().glob("cifar10-*")
-    inputs, forms, checksums = kept / "train_inputs.npy", kept / "arrays.json", prepared.cache_folder() / "checksums.json"
+    inputs, forms, checksums = (
+        kept / "train_inputs.npy",
+        kept / "arrays.json",
+        prepared.cache_folder() / "checksums.json",
+    )
     for path, content in (
-        *((inputs, damaged) for damaged in (inputs.read_bytes()[:100], b"", (kept / "test_inputs.npy").read_bytes())),
-        *((file, text) for file in (forms, checksums) for text in (b"{}", b"[]", b"5", b"null", b'{"train_inputs": null}')),
+        *(
+            (inputs, damaged)
+            for damaged in (inputs.read_bytes()[:100], b"", (kept / "test_inputs.npy").read_bytes())
+        ),
+        *(
+            (file, text)
+            for file in (forms, checksums)
+            for text in (b"{}", b"[]", b"5", b"null", b'{"train_inputs": null}')
+        ),
     ):
         path.write_bytes(content)
         arrays = CIFAR10.prepared(prepare_cifar10)
         assert all(np.array_equal(whole[key], arrays[key]) for key in whole)
-        assert {path.name for path in kept.iterdir()} == {"arrays.json", *(f"{key}.npy" for key in whole)}
-    assert [path.name for path in prepared.cache_folder().iterdir() if path.name.startswith(".")] == []
+        assert {path.name for path in kept.iterdir()} == {
+            "arrays.json",
+            *(f"{key}.npy" for key in whole),
+        }
+    assert [
+        path.name for path in prepared.cache_folder().iterdir() if path.name.startswith(".")
+    ] == []
 
 
 def _prepare(_):
-    return {key: int(np.asarray(value, dtype=np.int64).sum()) for key, value in CIFAR10.prepared(prepare_cifar10).items()}
+    return {
+        key: int(np.asarray(value, dtype=np.int64).sum())
+        for key, value in CIFAR10.prepared(prepare_cifar10).items()
+    }
 
 
 def test_several_processes_prepare_at_once(place):
@@ -586,9 +716,17 @@ def test_the_list_of_data_sets(place, capsys):
     assert "not there" in out
     code, out, _ = run_command(capsys, "data", "check", "cifar10", "--json")
     (stock,) = json.loads(out)
-    assert (stock["state"], stock["train"], stock["test"], stock["complete"]) == ("a part of it", 20, 3, False)
+    assert (stock["state"], stock["train"], stock["test"], stock["complete"]) == (
+        "a part of it",
+        20,
+        3,
+        False,
+    )
     code, out, _ = run_command(capsys, "data")
-    assert "a part of it: 20 train and 3 test records (whole: 50,000 train and 10,000 test records)" in out
+    assert (
+        "a part of it: 20 train and 3 test records (whole: 50,000 train and 10,000 test records)"
+        in out
+    )
     code, _, error = run_command(capsys, "data", "fetch", "nonsense")
     assert code == 2
     assert "'nonsense' is no data set" in error
@@ -604,11 +742,17 @@ class Server(http.server.BaseHTTPRequestHandler):
     content, sent, asked, ranges = b"", None, [], True
 
     def do_GET(self):
-        start = int(self.headers["Range"].split("=")[1].rstrip("-")) if self.headers["Range"] and self.ranges else 0
+        start = (
+            int(self.headers["Range"].split("=")[1].rstrip("-"))
+            if self.headers["Range"] and self.ranges
+            else 0
+        )
         self.asked.append(start)
         self.send_response(206 if start else 200)
         if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(self.content) - 1}/{len(self.content)}")
+            self.send_header(
+                "Content-Range", f"bytes {start}-{len(self.content) - 1}/{len(self.content)}"
+            )
         self.send_header("Content-Length", str(len(self.content) - start))
         self.end_headers()
         self.wfile.write(self.content[start : self.sent])
@@ -652,7 +796,9 @@ def test_fetch_and_resume(served):
     assert len(handler.asked) == 2  # nothing was asked for again
 
 
-@pytest.mark.parametrize("answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"])
+@pytest.mark.parametrize(
+    "answer", [b"nonsense\r\n\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"]
+)
 def test_fetch_from_a_server_that_talks_nonsense(served, answer):
     handler, data_set = served
     handler.do_GET = lambda self: self.wfile.write(answer)
@@ -672,7 +818,9 @@ def test_fetch_from_a_server_that_cannot_resume(served):
 def test_a_wrong_file_is_not_kept(served):
     handler, data_set = served
     handler.content = handler.content[:-1] + b"x"
-    with pytest.raises(DataError, match=r"its md5 is .*, not .*; what came was deleted, fetch it again"):
+    with pytest.raises(
+        DataError, match=r"its md5 is .*, not .*; what came was deleted, fetch it again"
+    ):
         fetch(data_set)
     assert names(data_set) == []
     put(data_set.place / "cifar-10-binary.tar.gz", b"something else")

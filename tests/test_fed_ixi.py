@@ -1,4 +1,5 @@
-"""Brain scans: FLamby's split, preparation, loss and measure; real files, and every way a file can be broken."""
+"""Brain scans: FLamby's split, preparation, loss and measure; real files, and every way a file can
+be broken."""
 
 import csv
 import gzip
@@ -13,7 +14,7 @@ import torch
 
 import equipoise
 from equipoise.errors import DataError
-from equipoise.tasks import fed_ixi as mri
+from equipoise.paper.tasks import fed_ixi as mri
 from equipoise.tasks.task import Options
 from problems import DATA
 
@@ -21,7 +22,8 @@ SMALL = (8, 12, 8)
 
 
 def subject(letter, number=0):
-    """The name of a subject whose letter in SPLIT this is: g, h or i for a training record, G, H or I for a test record."""
+    """The name of a subject whose letter in SPLIT this is: g, h or i for a training record, G, H or
+    I for a test record."""
     found = [k + 1 for k, other in enumerate(mri.SPLIT) if other == letter]
     return f"IXI{found[number]:03d}-{ {'G': 'Guys', 'H': 'HH', 'I': 'IOP'}[letter.upper()] }-0001"
 
@@ -39,7 +41,10 @@ def scan(seed=0, shape=(9, 7, 8)):
 
 def of_subject(name, image=None, mask=None):
     """The two files of a subject, as FLamby lays them out."""
-    image, mask = nifti(scan()[0]) if image is None else image, nifti(scan()[1]) if mask is None else mask
+    image, mask = (
+        nifti(scan()[0]) if image is None else image,
+        nifti(scan()[1]) if mask is None else mask,
+    )
     return {f"{name}/T1/{name}_image.nii.gz": image, f"{name}/label/{name}_label.nii.gz": mask}
 
 
@@ -76,7 +81,10 @@ def put(tmp_path, monkeypatch):
 @pytest.fixture
 def real(tmp_path, monkeypatch):
     if not (DATA / "brain-mri").is_dir():
-        pytest.skip("no MR scans here: put IXI-Tiny, or some of it, and Task04_Hippocampus.tar into $EQUIPOISE_DATA/brain-mri")
+        pytest.skip(
+            "no MR scans here: put IXI-Tiny, or some of it, and Task04_Hippocampus.tar into "
+            "$EQUIPOISE_DATA/brain-mri"
+        )
     monkeypatch.setenv("EQUIPOISE_DATA", str(DATA))
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path))
     return DATA / "brain-mri"
@@ -86,7 +94,11 @@ def test_split_is_that_of_flamby(real):
     counts = [(mri.SPLIT.count(letter), mri.SPLIT.count(letter.upper())) for letter in "ghi"]
     assert counts == [(249, 62), (145, 36), (59, 15)]
     assert mri.FED_IXI.records == tuple(map(sum, zip(*counts, strict=True)))
-    tables = [real / name for name in ("metadata_tiny.csv", "ixi_tiny_flamby_split.csv") if (real / name).exists()]
+    tables = [
+        real / name
+        for name in ("metadata_tiny.csv", "ixi_tiny_flamby_split.csv")
+        if (real / name).exists()
+    ]
     if not tables:
         pytest.skip("FLamby's metadata_tiny.csv is not here")
     letters = ["."] * 662
@@ -102,7 +114,10 @@ def test_real_subjects(real):
         pytest.skip("the two subjects are not here")
     arrays = mri.FED_IXI.prepared(mri.prepare)
     assert arrays["train_inputs"].shape == (0, 1, *mri.SHAPE)
-    assert (arrays["test_inputs"].shape, arrays["test_targets"].shape) == ((1, 1, *mri.SHAPE), (1, *mri.SHAPE))
+    assert (arrays["test_inputs"].shape, arrays["test_targets"].shape) == (
+        (1, 1, *mri.SHAPE),
+        (1, *mri.SHAPE),
+    )
     assert (arrays["test_inputs"].dtype, arrays["test_targets"].dtype) == (np.float32, np.uint8)
     assert arrays["test_owners"].tolist() == [1]
     scan, mask = arrays["test_inputs"][0, 0], arrays["test_targets"][0]
@@ -110,7 +125,10 @@ def test_real_subjects(real):
     assert (scan.min(), scan.max()) == pytest.approx((-0.815, 4.259), abs=1e-3)
     assert mask.mean() == pytest.approx(0.14238, abs=1e-5)
     assert scan[mask == 1].mean() > 1  # the brain is brighter than the rest
-    with pytest.raises(DataError, match=r"hospital Guys has no training record in .*brain-mri; put 7kd5wj7v7p-3.zip"):
+    with pytest.raises(
+        DataError,
+        match=r"hospital Guys has no training record in .*brain-mri; put 7kd5wj7v7p-3.zip",
+    ):
         mri.fed_ixi(Options())
 
 
@@ -118,13 +136,19 @@ def test_real_hippocampus(real):
     if not (real / "msd-task04-hippocampus.tar").exists():
         pytest.skip("the hippocampus volumes are not here")
     arrays = mri.HIPPOCAMPUS.prepared(mri.prepare_hippocampus)
-    assert (len(arrays["train_inputs"]), len(arrays["test_inputs"])) == mri.HIPPOCAMPUS.records == (208, 52)
+    assert (
+        (len(arrays["train_inputs"]), len(arrays["test_inputs"]))
+        == mri.HIPPOCAMPUS.records
+        == (208, 52)
+    )
     assert arrays["train_targets"].mean() == pytest.approx(0.03933, abs=1e-5)
     assert arrays["train_targets"].max() == 1
     assert np.allclose(arrays["test_inputs"].std(axis=(1, 2, 3, 4)), 1, atol=1e-4)
     task = mri.hippocampus(Options())
     assert (task.clients.sizes, task.batch, task.iterations) == ((70, 69, 69), 1, 400)
-    assert task.constant_error == pytest.approx(0.92594, abs=1e-4)  # all is hippocampus: 1 - 2 s / (1 + s), of the share s
+    assert task.constant_error == pytest.approx(
+        0.92594, abs=1e-4
+    )  # all is hippocampus: 1 - 2 s / (1 + s), of the share s
     assert task.error_name == "1 - Dice of the hippocampus"
     gradient = task.clients.alone(0).gradient(task.x0, 0)
     assert gradient.isfinite().all()
@@ -136,7 +160,11 @@ def test_preparation_is_that_of_flamby_with_monai(shape):
     transforms = pytest.importorskip("monai.transforms")
     rng = np.random.default_rng(0)
     image, mask = 100 * rng.gamma(2.0, size=shape), rng.random(shape) < 0.9
-    start = [transforms.ToTensor(), transforms.EnsureChannelFirst(channel_dim="no_channel"), transforms.Resize(mri.SHAPE)]
+    start = [
+        transforms.ToTensor(),
+        transforms.EnsureChannelFirst(channel_dim="no_channel"),
+        transforms.Resize(mri.SHAPE),
+    ]
     wanted = transforms.Compose([*start, transforms.NormalizeIntensity()])(image)
     one_hot = transforms.Compose([*start, transforms.AsDiscrete(to_onehot=2)])(mask.astype(float))
     files = (mri.File("", "", nifti(array)) for array in (image, mask.astype(np.uint8)))
@@ -149,13 +177,18 @@ def test_preparation_is_that_of_flamby_with_monai(shape):
 
 def flamby_loss(output, target):
     """As FLamby writes it."""
-    tp, fp, fn = (x.sum((2, 3, 4)) for x in (output * target, output * (1 - target), (1 - output) * target))
+    tp, fp, fn = (
+        x.sum((2, 3, 4)) for x in (output * target, output * (1 - target), (1 - output) * target)
+    )
     return (1 - 2 * tp / (2 * tp + fp + fn + 1e-9)).mean()
 
 
 def test_loss_and_soft_measure_are_those_of_flamby():
     torch.manual_seed(0)
-    outputs, masks = torch.randn(3, 2, *SMALL).softmax(1), (torch.rand(3, *SMALL) < 0.2).to(torch.uint8)
+    outputs, masks = (
+        torch.randn(3, 2, *SMALL).softmax(1),
+        (torch.rand(3, *SMALL) < 0.2).to(torch.uint8),
+    )
     masks[2] = 0
     target = torch.stack([1 - masks, masks], 1)
     for kind in (torch.uint8, torch.bool, torch.float32):
@@ -165,13 +198,18 @@ def test_loss_and_soft_measure_are_those_of_flamby():
     dice = (outputs * target).sum((2, 3, 4)) / ((0.5 * (outputs + target)).sum((2, 3, 4)) + 1e-7)
     assert mri.soft_dice(outputs, masks) == pytest.approx(float(dice.mean()))
     nothing = torch.tensor([1.0, 0.0]).view(1, 2, 1, 1, 1).expand(1, 2, *SMALL)
-    assert mri.soft_dice(nothing, torch.zeros(1, *SMALL)) == pytest.approx(1)  # both are empty: nothing was missed
+    assert mri.soft_dice(nothing, torch.zeros(1, *SMALL)) == pytest.approx(
+        1
+    )  # both are empty: nothing was missed
 
 
 def test_foreground_dice_counts_voxels():
     masks, found = torch.zeros(2, 3, *SMALL, dtype=torch.uint8)
     masks[0, :4], found[0, 2:4] = 1, 1  # half of it found: 2 * 192 / (384 + 192)
-    masks[1, :2], found[1, 4:] = 1, 1  # none of it; and of the last, where there is nothing, nothing
+    masks[1, :2], found[1, 4:] = (
+        1,
+        1,
+    )  # none of it; and of the last, where there is nothing, nothing
     outputs = torch.stack([0.9 - 0.3 * found, 0.1 + 0.7 * found], 1)
     values, weights = mri.foreground_dice.score(outputs, masks)
     assert values.tolist() == pytest.approx([2 / 3, 0, 1])
@@ -188,7 +226,11 @@ def test_constant_error_is_that_of_the_better_constant():
 @pytest.mark.parametrize("packed", [False, True])
 def test_hospitals_are_clients_and_train(put, monkeypatch, packed):
     monkeypatch.setattr(mri, "SHAPE", SMALL)
-    extra = {"IXI.xls": b"", f"__MACOSX/{subject('g')}/T1/._{subject('g')}_image.nii.gz": b"no image", "a.nii.gz": b""}
+    extra = {
+        "IXI.xls": b"",
+        f"__MACOSX/{subject('g')}/T1/._{subject('g')}_image.nii.gz": b"no image",
+        "a.nii.gz": b"",
+    }
     put(hospitals() | extra, packed)
     task = mri.fed_ixi(Options())
     assert task.clients.sizes == (2, 2, 2)
@@ -200,11 +242,17 @@ def test_hospitals_are_clients_and_train(put, monkeypatch, packed):
             assert np.array_equal(task.clients.data[k][0][:][number], inputs)
             assert np.array_equal(task.clients.data[k][1][:][number], mask)
     for algorithm in ("dp-fedavg", "dp-scaffnew"):
-        result = equipoise.train(task=task, algorithm=algorithm, epsilon=math.inf, iterations=2, local_steps=2, eta=0.1)
+        result = equipoise.train(
+            task=task, algorithm=algorithm, epsilon=math.inf, iterations=2, local_steps=2, eta=0.1
+        )
         assert result.curve[-1].test_loss < result.curve[0].test_loss
-        assert result.client_error == pytest.approx(result.test_error)  # every hospital has one test record
+        assert result.client_error == pytest.approx(
+            result.test_error
+        )  # every hospital has one test record
         assert result.dimension == 246_156
-    private = equipoise.train(task="fed-ixi", epsilon=3, clip_norm=10, iterations=1, simulate_noise_seed=0)
+    private = equipoise.train(
+        task="fed-ixi", epsilon=3, clip_norm=10, iterations=1, simulate_noise_seed=0
+    )
     assert private.error_name == "1 - Dice (soft, mean of background and brain)"
     assert private.baseline_error == task.constant_error
     mixed = mri.fed_ixi(Options(split="random", clients=2, public_records=2))
@@ -217,7 +265,9 @@ def test_gradients_of_single_scans_are_clipped(put, monkeypatch):
     put(hospitals())
     clients = mri.fed_ixi(Options()).clients
     x, (inputs, masks) = clients.model.initial().requires_grad_(), clients.data[1]
-    losses = [mri.dice_loss(clients.model(x, inputs[:][k : k + 1]), masks[:][k : k + 1]) for k in range(2)]
+    losses = [
+        mri.dice_loss(clients.model(x, inputs[:][k : k + 1]), masks[:][k : k + 1]) for k in range(2)
+    ]
     gradients = [torch.autograd.grad(loss, x)[0].double() for loss in losses]
     wanted = sum(gradient * min(1, 0.5 / gradient.norm()) for gradient in gradients)
     assert torch.allclose(clients.alone(1).clipped_sum(x.detach(), None, 0.5, 0), wanted, atol=1e-5)
@@ -238,27 +288,63 @@ gzipped = nifti(image)
 promises = bytearray(nibabel.Nifti1Image(image, np.eye(4)).to_bytes())
 promises[42:48] = np.array([9000, 9000, 9000], np.int16).tobytes()
 BROKEN = {
-    "cut short": ({"image": gzipped[: len(gzipped) // 2]}, "_image.nii.gz: not a readable NIfTI volume: Compressed file ended"),
+    "cut short": (
+        {"image": gzipped[: len(gzipped) // 2]},
+        "_image.nii.gz: not a readable NIfTI volume: Compressed file ended",
+    ),
     "cut inside": (
         {"image": gzip.compress(gzip.decompress(gzipped)[:900])},
         "_image.nii.gz: it is cut short: [9, 7, 8] voxels",
     ),
-    "promises": ({"image": gzip.compress(promises)}, "_image.nii.gz: it is cut short: [9000, 9000, 9000] voxels of float32"),
-    "no gzip": ({"image": b"<html>not found</html>"}, "_image.nii.gz: not a readable NIfTI volume: Not a gzipped file"),
-    "no NIfTI": ({"mask": gzip.compress(b"\0" * 400)}, "_label.nii.gz: not a readable NIfTI volume"),
+    "promises": (
+        {"image": gzip.compress(promises)},
+        "_image.nii.gz: it is cut short: [9000, 9000, 9000] voxels of float32",
+    ),
+    "no gzip": (
+        {"image": b"<html>not found</html>"},
+        "_image.nii.gz: not a readable NIfTI volume: Not a gzipped file",
+    ),
+    "no NIfTI": (
+        {"mask": gzip.compress(b"\0" * 400)},
+        "_label.nii.gz: not a readable NIfTI volume",
+    ),
     "empty": ({"mask": b""}, "_label.nii.gz: not a readable NIfTI volume"),
-    "4-D": ({"image": nifti(np.stack([image] * 2, -1))}, "_image.nii.gz: it has voxels [9, 7, 8, 2] of float32; three axes"),
+    "4-D": (
+        {"image": nifti(np.stack([image] * 2, -1))},
+        "_image.nii.gz: it has voxels [9, 7, 8, 2] of float32; three axes",
+    ),
     "complex": (
         {"image": nifti(image.astype(np.complex64))},
         "_image.nii.gz: it has voxels [9, 7, 8] of complex64; three axes",
     ),
-    "shapes": ({"mask": nifti(mask[:, 1:])}, "_image.nii.gz: it has 9 x 7 x 8 voxels, but its mask 9 x 6 x 8"),
-    "NaN": ({"image": nifti(np.where(mask, np.nan, image))}, "_image.nii.gz: it has voxels that are not finite numbers"),
-    "constant": ({"image": nifti(np.full_like(image, 0.1))}, "_image.nii.gz: its voxels are all alike"),
-    "infinite": ({"image": nifti(image.astype(float) * 1e300)}, "_image.nii.gz: it has voxels that are not finite numbers"),
-    "too large": ({"image": nifti(image * np.float32(1e38))}, "_image.nii.gz: its voxels are all alike, or too large"),
-    "labels": ({"mask": nifti(mask * 2)}, "_label.nii.gz: a mask has whole numbers from 0 to 1, and it has others"),
-    "fractions": ({"mask": nifti(mask * 0.5)}, "_label.nii.gz: a mask has whole numbers from 0 to 1, and it has others"),
+    "shapes": (
+        {"mask": nifti(mask[:, 1:])},
+        "_image.nii.gz: it has 9 x 7 x 8 voxels, but its mask 9 x 6 x 8",
+    ),
+    "NaN": (
+        {"image": nifti(np.where(mask, np.nan, image))},
+        "_image.nii.gz: it has voxels that are not finite numbers",
+    ),
+    "constant": (
+        {"image": nifti(np.full_like(image, 0.1))},
+        "_image.nii.gz: its voxels are all alike",
+    ),
+    "infinite": (
+        {"image": nifti(image.astype(float) * 1e300)},
+        "_image.nii.gz: it has voxels that are not finite numbers",
+    ),
+    "too large": (
+        {"image": nifti(image * np.float32(1e38))},
+        "_image.nii.gz: its voxels are all alike, or too large",
+    ),
+    "labels": (
+        {"mask": nifti(mask * 2)},
+        "_label.nii.gz: a mask has whole numbers from 0 to 1, and it has others",
+    ),
+    "fractions": (
+        {"mask": nifti(mask * 0.5)},
+        "_label.nii.gz: a mask has whole numbers from 0 to 1, and it has others",
+    ),
 }
 
 
@@ -282,7 +368,8 @@ def test_a_file_that_swells_is_not_read_on(put, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["IXI001-Guys-0828", "IXI002-HH-0828", "IXI002-Mars-0828", "IXI000-Guys-0001", "IXI900-IOP-01"]
+    "name",
+    ["IXI001-Guys-0828", "IXI002-HH-0828", "IXI002-Mars-0828", "IXI000-Guys-0001", "IXI900-IOP-01"],
 )
 def test_strangers_are_refused(put, name):
     put(of_subject(name))
@@ -293,7 +380,9 @@ def test_strangers_are_refused(put, name):
 def test_scans_without_a_mask_are_left_out(put, monkeypatch):
     monkeypatch.setattr(mri, "SHAPE", SMALL)
     files = hospitals("ghiGHI")
-    lonely = {name: content for name, content in of_subject(subject("g", 5)).items() if "T1" in name}
+    lonely = {
+        name: content for name, content in of_subject(subject("g", 5)).items() if "T1" in name
+    }
     put(lonely)
     with pytest.raises(DataError, match="none of the 1 scans here has both an image and a mask"):
         mri.fed_ixi(Options())
@@ -301,11 +390,15 @@ def test_scans_without_a_mask_are_left_out(put, monkeypatch):
     assert mri.fed_ixi(Options()).clients.sizes == (1, 1, 1)
 
 
-@pytest.mark.parametrize(("letters", "said"), [("ghGHI", "IOP has no training"), ("ghiGI", "HH has no test")])
+@pytest.mark.parametrize(
+    ("letters", "said"), [("ghGHI", "IOP has no training"), ("ghiGI", "HH has no test")]
+)
 def test_a_hospital_without_records_is_named(put, monkeypatch, letters, said):
     monkeypatch.setattr(mri, "SHAPE", SMALL)
     put(hospitals(letters))
-    with pytest.raises(DataError, match=f"the data of task=fed-ixi is incomplete: hospital {said} record in"):
+    with pytest.raises(
+        DataError, match=f"the data of task=fed-ixi is incomplete: hospital {said} record in"
+    ):
         mri.fed_ixi(Options())
 
 
@@ -314,9 +407,14 @@ def test_hippocampus_labels_are_one_foreground(put, monkeypatch):
     files = {}
     for k in range(16):
         image, mask = scan(k)
-        for name, content in (("imagesTr", image), ("labelsTr", mask * (1 + np.arange(9) % 2).astype(np.uint8)[:, None, None])):
+        for name, content in (
+            ("imagesTr", image),
+            ("labelsTr", mask * (1 + np.arange(9) % 2).astype(np.uint8)[:, None, None]),
+        ):
             files |= {f"Task04_Hippocampus/{name}/hippocampus_{3 * k:03d}.nii.gz": nifti(content)}
-            files |= {f"Task04_Hippocampus/{name}/._hippocampus_{3 * k:03d}.nii.gz": b"of a Macintosh"}
+            files |= {
+                f"Task04_Hippocampus/{name}/._hippocampus_{3 * k:03d}.nii.gz": b"of a Macintosh"
+            }
     put(files | {"Task04_Hippocampus/imagesTs/hippocampus_099.nii.gz": b"has no mask"})
     arrays = mri.HIPPOCAMPUS.prepared(mri.prepare_hippocampus)
     assert (len(arrays["train_inputs"]), len(arrays["test_inputs"])) == (12, 4)
@@ -328,6 +426,9 @@ def test_hippocampus_labels_are_one_foreground(put, monkeypatch):
 
 
 def test_what_is_missing_is_said(put):
-    for load, said in ((mri.fed_ixi, "put 7kd5wj7v7p-3.zip"), (mri.hippocampus, "put Task04_Hippocampus.tar there")):
+    for load, said in (
+        (mri.fed_ixi, "put 7kd5wj7v7p-3.zip"),
+        (mri.hippocampus, "put Task04_Hippocampus.tar there"),
+    ):
         with pytest.raises(DataError, match=f"is not in .*brain-mri: {said}"):
             load(Options())

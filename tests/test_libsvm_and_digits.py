@@ -28,19 +28,35 @@ def test_real_libsvm_files(name, rows, features, counts):
     """Row, feature and class counts; trained privately and not."""
     folder = DATA / "libsvm"
     if not folder.is_dir():
-        pytest.skip("the LIBSVM files are not here: put a9a.bz2 and the others into $EQUIPOISE_DATA/libsvm")
-    data, test = (str(folder / f"{name}.bz2"),), (str(folder / "a9a.t.bz2"),) if name == "a9a" else ()
+        pytest.skip(
+            "the LIBSVM files are not here: put a9a.bz2 and the others into $EQUIPOISE_DATA/libsvm"
+        )
+    data, test = (
+        (str(folder / f"{name}.bz2"),),
+        (str(folder / "a9a.t.bz2"),) if name == "a9a" else (),
+    )
     ((records, labels),) = libsvm._read(list(data))
     assert records.shape == (rows, features + 1)
     assert (np.sum(labels == labels.min()), np.sum(labels == labels.max())) == counts
     task = load_task("libsvm", Options(data=data, test=test))
     assert sum(task.clients.sizes) == (rows if test else rows - -(-rows // 5))
-    flags = {"task": "libsvm", "data": data, "test": test, "trust": "secure-aggregation", "local_steps": 8}
-    for privacy in ({"epsilon": math.inf}, {"epsilon": 3.3, "clip_norm": 1.0, "simulate_noise_seed": 0}):
+    flags = {
+        "task": "libsvm",
+        "data": data,
+        "test": test,
+        "trust": "secure-aggregation",
+        "local_steps": 8,
+    }
+    for privacy in (
+        {"epsilon": math.inf},
+        {"epsilon": 3.3, "clip_norm": 1.0, "simulate_noise_seed": 0},
+    ):
         result = train(**flags, **privacy)
         assert result.baseline_error == pytest.approx(task.constant_error)
         assert result.curve[-1].test_loss < 0.8 * result.curve[0].test_loss
-        if name != "w8a":  # where three in a hundred are positive, and saying no is hard to beat in 64 steps
+        if (
+            name != "w8a"
+        ):  # where three in a hundred are positive, and saying no is hard to beat in 64 steps
             assert result.test_error < 0.85 * result.baseline_error
 
 
@@ -48,9 +64,14 @@ def test_real_libsvm_files(name, rows, features, counts):
 def test_all_label_conventions_mean_the_same(tmp_path, labels):
     low, high = labels.split()
     lines = [f"{high if k % 3 else low} 1:{k % 3} 4:1 " for k in range(50)] + [low, f"{high} 2:0.5"]
-    (tmp_path / "f.txt").write_text("\n".join(lines))  # rows without features, trailing blanks, no final newline
+    (tmp_path / "f.txt").write_text(
+        "\n".join(lines)
+    )  # rows without features, trailing blanks, no final newline
     (tmp_path / "f.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
-    tasks = [load_task("libsvm", Options(data=(str(tmp_path / f),), clients=4)) for f in ("f.txt", "f.bz2")]
+    tasks = [
+        load_task("libsvm", Options(data=(str(tmp_path / f),), clients=4))
+        for f in ("f.txt", "f.bz2")
+    ]
     for task in tasks:
         assert sum(task.clients.sizes) == 52 - 11
         assert task.clients.targets.sum() == sum(1 for k in range(50) if k % 3 and k % 5) + 1
@@ -67,7 +88,10 @@ def test_all_label_conventions_mean_the_same(tmp_path, labels):
         ("1 1:2\n\n-1 3:1 2:1\n", "f.txt, line 3: its word 3: indices must rise"),
         ("1 1:2\n-1 7\n", "f.txt, line 2: its word 2 is not index:value"),
         ("1 1:2\n-1 ²:3\n", "f.txt, line 2: its word 2 is not index:value"),
-        ("\n".join(f"{k}.5 1:1" for k in range(1200)), "has 1200 labels: task libsvm is for classification"),
+        (
+            "\n".join(f"{k}.5 1:1" for k in range(1200)),
+            "has 1200 labels: task libsvm is for classification",
+        ),
         ("", "f.txt has no records"),
         ("1 1:1\n1 2:1\n", "has one label, 1"),
         ("1 1:1\n0 2:inf\n", "f.txt has a value that is not finite"),
@@ -109,6 +133,14 @@ def test_a_libsvm_model_needs_its_training_file_no_more(tmp_path, monkeypatch, c
     flags = "train --task libsvm --data f.txt --clients 4 --epsilon inf --out run --json"
     assert run_command(capsys, *flags.split())[0] == 0
     Path("f.txt").unlink()
-    assert json.loads(run_command(capsys, "evaluate", "run", "--data", "more.txt", "--json")[1])["error"] == 0
-    assert "has a label that the training file lacks: 7" in run_command(capsys, "evaluate", "run", "--data", "odd.txt")[2]
+    assert (
+        json.loads(run_command(capsys, "evaluate", "run", "--data", "more.txt", "--json")[1])[
+            "error"
+        ]
+        == 0
+    )
+    assert (
+        "has a label that the training file lacks: 7"
+        in run_command(capsys, "evaluate", "run", "--data", "odd.txt")[2]
+    )
     assert "does not fit" in run_command(capsys, "evaluate", "run", "--data", "wide.txt")[2]

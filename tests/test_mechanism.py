@@ -1,4 +1,5 @@
-"""Clip and release: the norm bound in every float type, noise on every coordinate, nothing that is not finite."""
+"""Clip and release: the norm bound in every float type, noise on every coordinate, nothing that is
+not finite."""
 
 import math
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from equipoise.errors import InvalidValue
 from equipoise.privacy import Guarantee, SecretNoise
-from equipoise.privacy.mechanism import GaussianMechanism, clip
+from equipoise.privacy.clip import GaussianMechanism, clip
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -35,7 +36,8 @@ class Given:
     st.floats(-20, 20),
 )
 def test_clip_bounds_the_norm(dtype, values, exponent, clip_exponent):
-    """Zero, huge and denormal vectors included; the direction survives wherever the dtype can hold the vector."""
+    """Zero, huge and denormal vectors included; the direction survives wherever the dtype can hold
+    the vector."""
     u = (torch.tensor(values, dtype=torch.float64) * 10.0**exponent).to(dtype)
     u = torch.where(u.isfinite(), u, torch.tensor(torch.finfo(dtype).max, dtype=dtype) * u.sign())
     C = 10.0**clip_exponent
@@ -44,7 +46,8 @@ def test_clip_bounds_the_norm(dtype, values, exponent, clip_exponent):
     assert length <= C, "not even by rounding: the noise is made for C"
     with np.errstate(over="ignore"):
         before = float(
-            np.linalg.norm(u.double().numpy() / (u.double().abs().max().item() or 1)) * (u.double().abs().max().item())
+            np.linalg.norm(u.double().numpy() / (u.double().abs().max().item() or 1))
+            * (u.double().abs().max().item())
         )
     if before <= C * (1 - 2**-18):
         assert torch.equal(clipped, u.double())
@@ -78,7 +81,9 @@ def test_antipodal_updates_attain_the_sensitivity():
     C = 0.3
     distance = float((clip(u, C) - clip(-u, C)).norm())
     assert distance == pytest.approx(Guarantee("replace-one", "local", 5).sensitivity(C))
-    assert float(clip(u, C).norm()) == pytest.approx(Guarantee("zero-out", "local", 5).sensitivity(C))
+    assert float(clip(u, C).norm()) == pytest.approx(
+        Guarantee("zero-out", "local", 5).sensitivity(C)
+    )
 
 
 def test_the_noise_is_added_after_the_clip():
@@ -90,11 +95,16 @@ def test_the_noise_is_added_after_the_clip():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_coordinate_of_every_round_is_noised(dtype):
-    """Zero updates leave as pure noise: the right scale for every coordinate of every client, nothing used twice."""
+    """Zero updates leave as pure noise: the right scale for every coordinate of every client,
+    nothing used twice."""
     mechanism, source = GaussianMechanism(1.0, 3.0), SecretNoise()
-    releases = torch.stack([mechanism.release(torch.zeros(5, 17, dtype=dtype), source, k) for k in range(2000)])
+    releases = torch.stack(
+        [mechanism.release(torch.zeros(5, 17, dtype=dtype), source, k) for k in range(2000)]
+    )
     spread = (releases / 3.0).pow(2).mean(0)
-    assert (spread - 1).abs().max() < 8 * math.sqrt(2 / 2000)  # 85 numbers, chi-square: fails once in 10^12
+    assert (spread - 1).abs().max() < 8 * math.sqrt(
+        2 / 2000
+    )  # 85 numbers, chi-square: fails once in 10^12
     assert abs(float((releases / 3.0).pow(2).mean()) - 1) < 8 * math.sqrt(2 / releases.numel())
     if dtype == torch.float64:
         assert releases.unique().numel() == releases.numel()
@@ -125,7 +135,9 @@ def test_noise_without_clip_is_refused():
 @pytest.mark.parametrize("tiny", [1e-9, 1e-47, 1e-200])
 def test_tiny_noise_is_still_noise(tiny):
     """Whatever torch's default type is: a sigma that float32 cannot hold must not vanish."""
-    release = GaussianMechanism(tiny, tiny).release(torch.zeros(3, 4, dtype=torch.float64), SecretNoise(), 1)
+    release = GaussianMechanism(tiny, tiny).release(
+        torch.zeros(3, 4, dtype=torch.float64), SecretNoise(), 1
+    )
     assert (release != 0).all()
     assert GaussianMechanism(1e300, 1e300).clip_norm == 1e300
 

@@ -1,4 +1,5 @@
-"""Fundus photographs: Messidor in its official layout, made up here; DeepDRiD, the real one and broken ones."""
+"""Fundus photographs: Messidor in its official layout, made up here; DeepDRiD, the real one and
+broken ones."""
 
 import io
 import math
@@ -14,11 +15,22 @@ from PIL import Image
 from torch import nn
 
 from equipoise import DataError, train
-from equipoise.tasks import Options, messidor
-from equipoise.tasks.messidor import DEEPDRID, MESSIDOR, flipped_and_turned, prepare_deepdrid, prepare_messidor
+from equipoise.paper.tasks import messidor
+from equipoise.paper.tasks.messidor import (
+    DEEPDRID,
+    MESSIDOR,
+    flipped_and_turned,
+    prepare_deepdrid,
+    prepare_messidor,
+)
+from equipoise.tasks import Options
 from problems import DATA
 
-DEPARTMENTS = {"1": "Service Ophtalmologie Lariboisière", "2": "CHU de St Etienne", "3": "LaTIM - CHU de BREST"}
+DEPARTMENTS = {
+    "1": "Service Ophtalmologie Lariboisière",
+    "2": "CHU de St Etienne",
+    "3": "LaTIM - CHU de BREST",
+}
 BASES = [f"Base{i}{k}" for i in (1, 2, 3) for k in (1, 2, 3, 4)]
 HEADER = ["Image name", "Ophthalmologic department", "Retinopathy grade", "Risk of macular edema "]
 EACH = 4  # photographs of a base
@@ -35,7 +47,8 @@ class Tiny(nn.Module):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """The folder of fundus photographs, empty; with a cache of its own, and a small network in place of VGG-11."""
+    """The folder of fundus photographs, empty; with a cache of its own, and a small network in
+    place of VGG-11."""
     monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(messidor, "vgg11", Tiny)
@@ -82,7 +95,8 @@ def write_sheet(path, rows, header=HEADER):
 
 
 def make_messidor(place):
-    """Unpacked: Base11/*.tif and so on, with the sheets beside them. Every base has one photograph of each grade."""
+    """Unpacked: Base11/*.tif and so on, with the sheets beside them. Every base has one photograph
+    of each grade."""
     for base in BASES:
         (place / base).mkdir()
         for k in range(EACH):
@@ -91,7 +105,9 @@ def make_messidor(place):
 
 
 def pack(place):
-    """The folders turned into archives Base11.zip and so on: of half of them the sheet is inside."""
+    """The folders turned into archives Base11.zip and so on: of half of them the sheet is
+    inside.
+    """
     for number, base in enumerate(BASES):
         with zipfile.ZipFile(place / f"{base}.zip", "w") as archive:
             for path in sorted((place / base).iterdir()):
@@ -114,14 +130,25 @@ def test_messidor_in_its_official_layout(place):
     assert packed["train_inputs"].dtype == np.uint8
     assert packed["test_targets"].dtype == packed["test_owners"].dtype == np.int64
     for owner in range(3):
-        assert np.bincount(packed["train_targets"][packed["train_owners"] == owner]).tolist() == [3, 9]
-        assert np.bincount(packed["test_targets"][packed["test_owners"] == owner]).tolist() == [1, 3]
+        assert np.bincount(packed["train_targets"][packed["train_owners"] == owner]).tolist() == [
+            3,
+            9,
+        ]
+        assert np.bincount(packed["test_targets"][packed["test_owners"] == owner]).tolist() == [
+            1,
+            3,
+        ]
     means = np.concatenate([packed["train_inputs"], packed["test_inputs"]]).mean((2, 3))
     assert len(np.unique(means, axis=0)) == 48  # every photograph once
     assert packed["left_out"] == [0]
     task = messidor.messidor(Options())
     assert task.clients.sizes == (12, 12, 12)
-    assert (task.batch, task.iterations, task.learning_rate, task.error_name) == (4, 500, 0.01, "1 - accuracy")
+    assert (task.batch, task.iterations, task.learning_rate, task.error_name) == (
+        4,
+        500,
+        0.01,
+        "1 - accuracy",
+    )
     assert task.constant_error == 0.25
     mixed = messidor.messidor(Options(split="random", clients=6))
     assert mixed.clients.sizes == (6,) * 6
@@ -129,15 +156,24 @@ def test_messidor_in_its_official_layout(place):
 
 def test_hospitals_are_known_by_the_sheet_and_not_by_the_name_of_the_base(place):
     make_messidor(place)
-    write_sheet(place / "Annotation_Base31.xls", [[row[0], "CHU de St Étienne", *row[2:]] for row in rows_of("Base31")])
+    write_sheet(
+        place / "Annotation_Base31.xls",
+        [[row[0], "CHU de St Étienne", *row[2:]] for row in rows_of("Base31")],
+    )
     arrays = MESSIDOR.prepared(prepare_messidor)
-    assert np.bincount(np.concatenate([arrays["train_owners"], arrays["test_owners"]])).tolist() == [16, 20, 12]
+    assert np.bincount(
+        np.concatenate([arrays["train_owners"], arrays["test_owners"]])
+    ).tolist() == [16, 20, 12]
 
 
 def test_three_hundred_and_one_hundred_of_each_hospital():
     rng = np.random.default_rng(0)
     pixels = np.zeros(0, dtype=np.uint8)
-    records = [messidor.Record(pixels, bool(rng.random() < 0.2 + 0.3 * i), i) for i in range(3) for _ in range(400)]
+    records = [
+        messidor.Record(pixels, bool(rng.random() < 0.2 + 0.3 * i), i)
+        for i in range(3)
+        for _ in range(400)
+    ]
     chosen = messidor._a_quarter(records)
     labels, owners = np.array([r.label for r in records]), np.array([r.owner for r in records])
     for i in range(3):
@@ -168,15 +204,26 @@ def test_repeated_photographs_are_kept_once(place):
     second.write_bytes(picture(100 * BASES.index("Base33") + 1, compression="tiff_lzw"))
     assert first.read_bytes() != second.read_bytes()
     arrays = MESSIDOR.prepared(prepare_messidor)
-    assert (len(arrays["train_inputs"]) + len(arrays["test_inputs"]), *arrays["left_out"]) == (47, 1)
-    (place / "Base34" / tif("Base34", 0)).write_bytes(first.read_bytes())  # and once more, with the other label
+    assert (len(arrays["train_inputs"]) + len(arrays["test_inputs"]), *arrays["left_out"]) == (
+        47,
+        1,
+    )
+    (place / "Base34" / tif("Base34", 0)).write_bytes(
+        first.read_bytes()
+    )  # and once more, with the other label
     arrays = MESSIDOR.prepared(prepare_messidor)
-    assert (len(arrays["train_inputs"]) + len(arrays["test_inputs"]), *arrays["left_out"]) == (45, 3)
+    assert (len(arrays["train_inputs"]) + len(arrays["test_inputs"]), *arrays["left_out"]) == (
+        45,
+        3,
+    )
 
 
 def test_the_newest_sheet_counts(place):
     make_messidor(place)
-    write_sheet(place / "Annotation_Base11_update20161024.xls", [[*row[:2], 0, 0] for row in rows_of("Base11")])
+    write_sheet(
+        place / "Annotation_Base11_update20161024.xls",
+        [[*row[:2], 0, 0] for row in rows_of("Base11")],
+    )
     arrays = MESSIDOR.prepared(prepare_messidor)
     labels = np.concatenate([arrays["train_targets"], arrays["test_targets"]])
     assert np.bincount(labels).tolist() == [15, 33]
@@ -201,45 +248,104 @@ def spoilt(base, k, change):
 
 def tiff_header(side):
     """A TIFF file that claims side x side pixels and has a hundred."""
-    tags = [(256, side), (257, side), (258, 8), (259, 1), (262, 1), (273, 8), (277, 1), (278, side), (279, 100)]
-    entries = b"".join(tag.to_bytes(2, "little") + b"\4\0\1\0\0\0" + value.to_bytes(4, "little") for tag, value in tags)
+    tags = [
+        (256, side),
+        (257, side),
+        (258, 8),
+        (259, 1),
+        (262, 1),
+        (273, 8),
+        (277, 1),
+        (278, side),
+        (279, 100),
+    ]
+    entries = b"".join(
+        tag.to_bytes(2, "little") + b"\4\0\1\0\0\0" + value.to_bytes(4, "little")
+        for tag, value in tags
+    )
     return b"II*\0\x08\0\0\0" + len(tags).to_bytes(2, "little") + entries + b"\0\0\0\0" + bytes(100)
 
 
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
-        (spoilt("Base12", 1, lambda content: content[: len(content) // 2]), f"{tif('Base12', 1)} is not a readable TIFF image"),
-        (spoilt("Base12", 1, lambda content: b"hello"), f"{tif('Base12', 1)} is not a readable TIFF image"),
-        (spoilt("Base12", 1, lambda content: b""), f"{tif('Base12', 1)} is not a readable TIFF image"),
-        (spoilt("Base12", 1, lambda content: picture(0, "PNG")), f"{tif('Base12', 1)} is not a readable TIFF image"),
-        (spoilt("Base12", 1, lambda content: tiff_header(8_000)), f"{tif('Base12', 1)} has 8000 x 8000 pixels"),
-        (spoilt("Base12", 1, lambda content: tiff_header(10_000)), f"{tif('Base12', 1)} has 10000 x 10000 pixels"),
-        (spoilt("Base12", 1, lambda content: tiff_header(60_000)), f"{tif('Base12', 1)} is not a readable TIFF image"),
-        (spoilt("Base12", 1, lambda content: encoded(np.ones((9, 9, 3)))), f"{tif('Base12', 1)} is black all over"),
+        (
+            spoilt("Base12", 1, lambda content: content[: len(content) // 2]),
+            f"{tif('Base12', 1)} is not a readable TIFF image",
+        ),
+        (
+            spoilt("Base12", 1, lambda content: b"hello"),
+            f"{tif('Base12', 1)} is not a readable TIFF image",
+        ),
+        (
+            spoilt("Base12", 1, lambda content: b""),
+            f"{tif('Base12', 1)} is not a readable TIFF image",
+        ),
+        (
+            spoilt("Base12", 1, lambda content: picture(0, "PNG")),
+            f"{tif('Base12', 1)} is not a readable TIFF image",
+        ),
+        (
+            spoilt("Base12", 1, lambda content: tiff_header(8_000)),
+            f"{tif('Base12', 1)} has 8000 x 8000 pixels",
+        ),
+        (
+            spoilt("Base12", 1, lambda content: tiff_header(10_000)),
+            f"{tif('Base12', 1)} has 10000 x 10000 pixels",
+        ),
+        (
+            spoilt("Base12", 1, lambda content: tiff_header(60_000)),
+            f"{tif('Base12', 1)} is not a readable TIFF image",
+        ),
+        (
+            spoilt("Base12", 1, lambda content: encoded(np.ones((9, 9, 3)))),
+            f"{tif('Base12', 1)} is black all over",
+        ),
         (spoilt("Base12", 1, lambda content: bytes(2**26 + 1)), "67,108,865 bytes"),
         (
             lambda place: (place / "Base12" / tif("Base12", 1)).unlink(),
             f"Annotation_Base12.xls, row 3, names {tif('Base12', 1)}",
         ),
-        (lambda place: (place / "Annotation_Base12.xls").unlink(), f"{tif('Base12', 0)} has no row in any sheet"),
+        (
+            lambda place: (place / "Annotation_Base12.xls").unlink(),
+            f"{tif('Base12', 0)} has no row in any sheet",
+        ),
         (
             lambda place: (place / "Annotation_Base12.xls").write_bytes(b"PK\3\4"),
             "Annotation_Base12.xls is not a readable .xls",
         ),
         (
-            lambda place: (place / "Annotation_Base12.xls").write_bytes((place / "Annotation_Base12.xls").read_bytes()[:3000]),
+            lambda place: (place / "Annotation_Base12.xls").write_bytes(
+                (place / "Annotation_Base12.xls").read_bytes()[:3000]
+            ),
             "Annotation_Base12.xls is not a readable .xls",
         ),
-        (lambda place: write_sheet(place / "Annotation_Base12.xls", [], []), "Annotation_Base12.xls is not a readable .xls"),
         (
-            lambda place: write_sheet(place / "Annotation_Base12.xls", rows_of("Base12"), [*HEADER[:2], "Grade"]),
+            lambda place: write_sheet(place / "Annotation_Base12.xls", [], []),
+            "Annotation_Base12.xls is not a readable .xls",
+        ),
+        (
+            lambda place: write_sheet(
+                place / "Annotation_Base12.xls", rows_of("Base12"), [*HEADER[:2], "Grade"]
+            ),
             "Annotation_Base12.xls has no column 'Retinopathy grade'",
         ),
-        (edited("Base12", 2, 0, "nobody.tif"), "Annotation_Base12.xls, row 4, names nobody.tif, which is not there"),
-        (edited("Base12", 2, 0, tif("Base12", 1)), "Annotation_Base12.xls, row 4, says something else of"),
-        (edited("Base12", 2, 1, "CHU de Lyon"), "Annotation_Base12.xls, row 4, has the unknown department 'CHU de Lyon'"),
-        (edited("Base12", 2, 2, 4), "Annotation_Base12.xls, row 4, has the grade '4', not 0, 1, 2 or 3"),
+        (
+            edited("Base12", 2, 0, "nobody.tif"),
+            "Annotation_Base12.xls, row 4, names nobody.tif, which is not there",
+        ),
+        (
+            edited("Base12", 2, 0, tif("Base12", 1)),
+            "Annotation_Base12.xls, row 4, says something else of",
+        ),
+        (
+            edited("Base12", 2, 1, "CHU de Lyon"),
+            "Annotation_Base12.xls, row 4, has the unknown department 'CHU de Lyon'",
+        ),
+        (
+            edited("Base12", 2, 2, 4),
+            "Annotation_Base12.xls, row 4, has the grade '4', not 0, 1, 2 or 3",
+        ),
         (edited("Base12", 2, 2, 1.5), "Annotation_Base12.xls, row 4, has the grade '1.5'"),
         (edited("Base12", 2, 2, "two"), "Annotation_Base12.xls, row 4, has the grade 'two'"),
         (edited("Base12", 2, 2, ""), "Annotation_Base12.xls, row 4, has the grade ''"),
@@ -278,26 +384,38 @@ def test_deepdrid_as_it_is(place, monkeypatch):
     assert np.bincount(first["test_owners"]).tolist() == [368, 20, 12]
     monkeypatch.setattr(messidor, "photograph", None)  # it is not made again
     again = DEEPDRID.prepared(prepare_deepdrid)
-    assert all(isinstance(array, np.memmap) and np.array_equal(array, first[name]) for name, array in again.items())
+    assert all(
+        isinstance(array, np.memmap) and np.array_equal(array, first[name])
+        for name, array in again.items()
+    )
     task = messidor.deepdrid(Options())
     assert task.clients.sizes == (400, 400, 400)
     assert task.constant_error == pytest.approx(174 / 400)
     assert messidor.deepdrid(Options(split="natural")).clients.sizes == (1140, 36, 24)
     result = train(task=task, epsilon=math.inf, iterations=20, local_steps=20, eta=0.5)
-    assert result.curve[-1].test_loss < 0.8  # a colour says much already, and three numbers learn little in 20 steps
+    assert (
+        result.curve[-1].test_loss < 0.8
+    )  # a colour says much already, and three numbers learn little in 20 steps
 
 
 def make_deepdrid(place):
     """Five patients with four photographs each to train on, two to test."""
     for part, patients in (("training", range(5)), ("validation", range(5, 7))):
         folder = place / "regular_fundus_images" / f"regular-fundus-{part}"
-        rows, sources = ["patient_id,image_id,image_path,left_eye_DR_Level,right_eye_DR_Level"], ["patient_id,image_id,Source"]
+        rows, sources = (
+            ["patient_id,image_id,image_path,left_eye_DR_Level,right_eye_DR_Level"],
+            ["patient_id,image_id,Source"],
+        )
         for patient in patients:
             (folder / "Images" / str(patient)).mkdir(parents=True)
             for eye in ("l1", "l2", "r1", "r2"):
                 image, grade = f"{patient}_{eye}", patient % 5
-                (folder / "Images" / str(patient) / f"{image}.jpg").write_bytes(picture(len(rows), "JPEG"))
-                rows.append(f"{patient},{image},\\{part}\\{patient}\\{image}.jpg,{grade if eye[0] == 'l' else ''},")
+                (folder / "Images" / str(patient) / f"{image}.jpg").write_bytes(
+                    picture(len(rows), "JPEG")
+                )
+                rows.append(
+                    f"{patient},{image},\\{part}\\{patient}\\{image}.jpg,{grade if eye[0] == 'l' else ''},"
+                )
                 rows[-1] += str(grade) if eye[0] == "r" else ""
                 sources.append(f"{patient},{image},{messidor.SOURCES[patient % 3]}")
         (folder / f"regular-fundus-{part}.csv").write_text("\r\n".join([*rows, ""]), newline="")
@@ -322,15 +440,23 @@ def replaced(file, old, new):
     ("edit", "sentence"),
     [
         (
-            lambda place: (place / TRAINING / "Images/1/1_l2.jpg").write_bytes(picture(0, "JPEG")[:500]),
+            lambda place: (place / TRAINING / "Images/1/1_l2.jpg").write_bytes(
+                picture(0, "JPEG")[:500]
+            ),
             "1_l2.jpg is not a readable",
         ),
         (
             lambda place: (place / TRAINING / "Images/1/1_l2.jpg").write_bytes(picture(0)),
             "1_l2.jpg is not a readable JPEG image",
         ),
-        (lambda place: (place / TRAINING / "Images/1/1_l2.jpg").unlink(), "1/1_l2.jpg, which is not there"),
-        (lambda place: (place / TRAINING / "Images/1/9_l9.jpg").write_bytes(picture(9, "JPEG")), "9_l9.jpg has no row in any"),
+        (
+            lambda place: (place / TRAINING / "Images/1/1_l2.jpg").unlink(),
+            "1/1_l2.jpg, which is not there",
+        ),
+        (
+            lambda place: (place / TRAINING / "Images/1/9_l9.jpg").write_bytes(picture(9, "JPEG")),
+            "9_l9.jpg has no row in any",
+        ),
         (
             lambda place: (place / TRAINING / "regular-fundus-training.csv").unlink(),
             "regular-fundus-training.csv of DeepDRiD is not",
@@ -340,18 +466,35 @@ def replaced(file, old, new):
             "regular-fundus-training.csv has no rows",
         ),
         (
-            lambda place: (place / TRAINING / "regular-fundus-training.csv").write_bytes(b"\xff\xfe\0"),
+            lambda place: (place / TRAINING / "regular-fundus-training.csv").write_bytes(
+                b"\xff\xfe\0"
+            ),
             "regular-fundus-training.csv is not a readable CSV file",
         ),
-        (replaced("regular-fundus-training.csv", "left_eye_DR_Level", "left"), "has no column 'left_eye_DR_Level'"),
-        (replaced("regular-fundus-training.csv", "1_l2.jpg,1,", "1_l2.jpg,1,2"), "training.csv, line 7, has not one grade"),
-        (replaced("regular-fundus-training.csv", "1_l2.jpg,1,", "1_l2.jpg,,"), "training.csv, line 7, has not one grade"),
-        (replaced("regular-fundus-training.csv", "1_l2.jpg,1,", "1_l2.jpg,5,"), "training.csv, line 7, has not one grade"),
+        (
+            replaced("regular-fundus-training.csv", "left_eye_DR_Level", "left"),
+            "has no column 'left_eye_DR_Level'",
+        ),
+        (
+            replaced("regular-fundus-training.csv", "1_l2.jpg,1,", "1_l2.jpg,1,2"),
+            "training.csv, line 7, has not one grade",
+        ),
+        (
+            replaced("regular-fundus-training.csv", "1_l2.jpg,1,", "1_l2.jpg,,"),
+            "training.csv, line 7, has not one grade",
+        ),
+        (
+            replaced("regular-fundus-training.csv", "1_l2.jpg,1,", "1_l2.jpg,5,"),
+            "training.csv, line 7, has not one grade",
+        ),
         (
             replaced("regular-fundus-training.csv", "1,1_l2,", "1,1_l1,"),
             "line 7, names regular-fundus-training/Images/1/1_l1.jpg",
         ),
-        (replaced("regular-fundus-source-training.csv", "Source", "source"), "has no column 'Source'"),
+        (
+            replaced("regular-fundus-source-training.csv", "Source", "source"),
+            "has no column 'Source'",
+        ),
         (
             replaced("regular-fundus-source-training.csv", "1_l2,Nation", "1_l2,Lyon"),
             "line 7,: 1_l2 has the unknown source 'Lyon'",
@@ -401,7 +544,8 @@ def test_flips_are_exact_and_as_frequent_as_not(monkeypatch):
 
 
 def test_turns_are_within_ten_degrees():
-    """Where a bright spot at the right edge of an image goes tells the angle, and the corners turn black."""
+    """Where a bright spot at the right edge of an image goes tells the angle, and the corners turn
+    black."""
     image = torch.zeros(1, 3, 224, 224, dtype=torch.uint8)
     image[:, :, 110:114, 200:204] = 255
     x, y = torch.meshgrid(torch.arange(224) - 111.5, torch.arange(224) - 111.5, indexing="xy")

@@ -1,4 +1,5 @@
-"""The paper's networks: their sizes, that they are flat models, and that their examples are clipped at full speed."""
+"""The paper's networks: their sizes, that they are flat models, and that their examples are clipped
+at full speed."""
 
 import math
 
@@ -8,10 +9,10 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from equipoise.paper.networks import Cnn, NextWord, UNet3d, vgg11
 from equipoise.privacy import per_example
-from equipoise.privacy.per_example import clipped_sum, layout_of
+from equipoise.privacy.per_example.clipped_sum import clipped_sum, layout_of
 from equipoise.tasks.flat_model import FlatModel
-from equipoise.tasks.networks import Cnn, NextWord, UNet3d, vgg11
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,7 +65,11 @@ NETWORKS = {
     ),
     "next word": (NextWord, entropy, lambda: sentences(3)),
     "u-net": (UNet3d, dice, lambda: volumes(3, 8, 12, 8)),
-    "vgg": (lambda: vgg11(hidden=32).eval(), functional.cross_entropy, lambda: photographs(2)),  # eval: without dropout
+    "vgg": (
+        lambda: vgg11(hidden=32).eval(),
+        functional.cross_entropy,
+        lambda: photographs(2),
+    ),  # eval: without dropout
 }
 
 
@@ -78,7 +83,9 @@ def one_by_one(module, loss, x, y):
     """The gradients of examples, from a backward pass for each."""
     parameters = dict(module.named_parameters())
     for j in range(len(x)):
-        gradients = torch.autograd.grad(loss(module(x[j : j + 1]), y[j : j + 1]), list(parameters.values()))
+        gradients = torch.autograd.grad(
+            loss(module(x[j : j + 1]), y[j : j + 1]), list(parameters.values())
+        )
         yield dict(zip(parameters, gradients, strict=True))
 
 
@@ -103,7 +110,11 @@ def check(module, loss, x, y, rtol=1e-3):
         largest = float(total.abs().max())
         assert largest > 0, name
         torch.testing.assert_close(
-            got[name], total, rtol=rtol, atol=rtol * largest, msg=lambda text, name=name: f"{name}: {text}"
+            got[name],
+            total,
+            rtol=rtol,
+            atol=rtol * largest,
+            msg=lambda text, name=name: f"{name}: {text}",
         )
     return layout
 
@@ -137,7 +148,9 @@ def test_vgg_initial_weights():
     convolutions = [layer for layer in module.modules() if isinstance(layer, nn.Conv2d)]
     assert [layer.out_channels for layer in convolutions] == [64, 128, 256, 256, 512, 512, 512, 512]
     for layer in convolutions:
-        assert float(layer.weight.detach().std()) == pytest.approx(math.sqrt(2 / (9 * layer.out_channels)), rel=0.05)
+        assert float(layer.weight.detach().std()) == pytest.approx(
+            math.sqrt(2 / (9 * layer.out_channels)), rel=0.05
+        )
     for layer in module.modules():
         if isinstance(layer, nn.Linear) and layer.out_features == 64:
             assert float(layer.weight.detach().std()) == pytest.approx(0.01, rel=0.05)
@@ -215,10 +228,14 @@ def test_how_many_examples_run_together_does_not_matter(name, monkeypatch):
 
 
 def test_large_examples_run_in_small_numbers():
-    """Counted on two small volumes: the numbers kept grow with the volume, the formed gradients do not."""
+    """Counted on two small volumes: the numbers kept grow with the volume, the formed gradients do
+    not."""
     module = UNet3d()
     parameters = dict(module.named_parameters())
-    small, large = (layout_of(module, parameters, volumes(2, *sizes)[0]).numbers for sizes in ((8, 8, 8), (16, 16, 16)))
+    small, large = (
+        layout_of(module, parameters, volumes(2, *sizes)[0]).numbers
+        for sizes in ((8, 8, 8), (16, 16, 16))
+    )
     assert small < large < 8 * small
     voxel = (large - small) / (16**3 - 8**3)
     assert 300 < voxel < 600
@@ -226,13 +243,17 @@ def test_large_examples_run_in_small_numbers():
 
 
 def test_a_record_never_sees_another():
-    """The clipped sum over a batch is the sum of those of single records, to rounding, also where one of them is not finite."""
+    """The clipped sum over a batch is the sum of those of single records, to rounding, also where
+    one of them is not finite."""
     module, loss, x, y = made("u-net")
     parameters = dict(module.named_parameters())
     layout = layout_of(module, parameters, x)
     x[1, 0, 3, 4, 5] = math.nan
     together = clipped_sum(module, parameters, loss, x, y, 0.01, layout)
-    alone = [clipped_sum(module, parameters, loss, x[j : j + 1], y[j : j + 1], 0.01, layout) for j in range(3)]
+    alone = [
+        clipped_sum(module, parameters, loss, x[j : j + 1], y[j : j + 1], 0.01, layout)
+        for j in range(3)
+    ]
     assert all(not total.any() for total in alone[1].values())
     for name, total in together.items():
         torch.testing.assert_close(total, alone[0][name] + alone[2][name], rtol=1e-4, atol=1e-7)
@@ -252,4 +273,6 @@ def test_the_channels_last_copy_changes_nothing():
     h = functional.max_pool2d(module.conv1(x).relu(), 2)
     h = functional.max_pool2d(module.conv2(h).relu(), 2)
     expected = module.full2(module.full1(h.flatten(1)).relu())
-    torch.testing.assert_close(functional_call(module, dict(module.named_parameters()), (x,)), expected)
+    torch.testing.assert_close(
+        functional_call(module, dict(module.named_parameters()), (x,)), expected
+    )

@@ -15,7 +15,8 @@ DRAWS, PART = 10**8, 10**6
 
 @pytest.fixture(scope="module")
 def census():
-    """10^8 draws under one fixed key: power sums, a histogram with steps of 1/20, and how the two of a pair hang together."""
+    """10^8 draws under one fixed key: power sums, a histogram with steps of 1/20, and how the two
+    of a pair hang together."""
     powers, counts, pairs = np.zeros(4), np.zeros(400, dtype=np.int64), np.zeros(3)
     for part in range(DRAWS // PART):
         z = standard_normals(b"a fixed key of thirty-two bytes!", part.to_bytes(8) + bytes(8), PART)
@@ -28,7 +29,9 @@ def census():
 
 def test_moments_of_1e8_draws(census):
     powers, _, _ = census
-    errors = np.array([1, 2, 15, 96]) ** 0.5 / math.sqrt(DRAWS)  # standard deviations of z, z^2, z^3, z^4
+    errors = np.array([1, 2, 15, 96]) ** 0.5 / math.sqrt(
+        DRAWS
+    )  # standard deviations of z, z^2, z^3, z^4
     assert np.all(np.abs(powers - [0, 1, 0, 3]) < 5 * errors)
 
 
@@ -59,7 +62,10 @@ def test_draws_are_independent(census):
 
 def test_extreme_bits_reach_nine_sigma():
     zero, half, full = 0, 1 << 63, (1 << 64) - 1
-    bits = np.array([[zero, zero], [zero, half], [zero, half >> 1], [full, zero], [1 << 4, zero]], dtype=np.uint64)
+    bits = np.array(
+        [[zero, zero], [zero, half], [zero, half >> 1], [full, zero], [1 << 4, zero]],
+        dtype=np.uint64,
+    )
     normals = np.empty(bits.shape)
     box_muller(bits, normals)
     farthest = math.sqrt(2 * 65 * math.log(2))
@@ -72,10 +78,13 @@ def test_extreme_bits_reach_nine_sigma():
 
 
 def test_the_whole_tail_is_there():
-    """P(|z| > 9) of the transformation itself: radii beyond r come from the first e^(-r^2/2) of all integers."""
+    """P(|z| > 9) of the transformation itself: radii beyond r come from the first e^(-r^2/2) of all
+    integers."""
     for r in (7, 8, 9):
         last = int(math.exp(-r * r / 2) * 2.0**64)
-        bits = np.array([[last - last // 1000 - 1, 0], [last + last // 1000 + 1, 0]], dtype=np.uint64)
+        bits = np.array(
+            [[last - last // 1000 - 1, 0], [last + last // 1000 + 1, 0]], dtype=np.uint64
+        )
         normals = np.empty(bits.shape)
         box_muller(bits, normals)
         assert normals[0, 0] > r > normals[1, 0]
@@ -93,7 +102,8 @@ def test_secret_noise_never_repeats():
 
 
 def test_secret_noise_is_the_cipher_under_a_key_of_the_operating_system(monkeypatch):
-    """No other generator stands in between: given the system's bytes, the noise is exactly the tested transformation."""
+    """No other generator stands in between: given the system's bytes, the noise is exactly the
+    tested transformation."""
     asked = []
 
     def urandom(size):
@@ -103,11 +113,15 @@ def test_secret_noise_is_the_cipher_under_a_key_of_the_operating_system(monkeypa
     monkeypatch.setattr(noise.os, "urandom", urandom)
     drawn = SecretNoise().normals(1, (2, 3))
     assert asked == [32, 16]
-    assert np.array_equal(drawn, standard_normals(bytes([1]) * 32, bytes([2]) * 16, 6).reshape(2, 3))
+    assert np.array_equal(
+        drawn, standard_normals(bytes([1]) * 32, bytes([2]) * 16, 6).reshape(2, 3)
+    )
 
 
 def test_forked_processes_do_not_share_secret_noise():
-    """A child copies its parent's memory: a generator kept there would send the same noise twice."""
+    """A child copies its parent's memory: a generator kept there would send the same noise
+    twice.
+    """
     SecretNoise().normals(1, (2, 3))
     with multiprocessing.get_context("fork").Pool(2) as pool:
         draws = pool.map(draw, range(4), chunksize=1)

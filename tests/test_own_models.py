@@ -17,7 +17,9 @@ from problems import ROOT, TASK_FILE, blobs, run_command
 def test_own_model_example(capsys):
     """The README's ten lines, word for word."""
     text = (ROOT / "README.md").read_text()
-    (block,) = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "own_task" in code]
+    (block,) = [
+        code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "own_task" in code
+    ]
     assert len([line for line in block.splitlines() if line.strip()]) <= 14
     names = {}
     exec(block, names)
@@ -42,7 +44,15 @@ def test_own_models_train_like_any_task(algorithm):
     clients, test = blobs()
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-    task = own_task(network, clients, nn.functional.cross_entropy, equipoise.accuracy, test=test, learning_rate=0.5, batch=10)
+    task = own_task(
+        network,
+        clients,
+        nn.functional.cross_entropy,
+        equipoise.accuracy,
+        test=test,
+        learning_rate=0.5,
+        batch=10,
+    )
     result = train(task=task, algorithm=algorithm, epsilon=math.inf, iterations=60, local_steps=5)
     assert result.test_error < 0.15 < result.baseline_error
     assert list(result.parameters) == ["0.weight", "0.bias", "2.weight", "2.bias"]
@@ -61,7 +71,9 @@ def test_own_gradients_are_autograds_and_clients_can_be_alone():
         torch.testing.assert_close(task.clients.gradient(x[run], 0), stacked[run])
         for i, (inputs, targets) in enumerate(clients):
             weights, bias = x[run, i, :8].reshape(2, 4), x[run, i, 8:]
-            residual = torch.softmax(inputs @ weights.T + bias, -1) - nn.functional.one_hot(targets, 2)
+            residual = torch.softmax(inputs @ weights.T + bias, -1) - nn.functional.one_hot(
+                targets, 2
+            )
             by_hand = torch.cat([(residual.T @ inputs / len(inputs)).reshape(-1), residual.mean(0)])
             torch.testing.assert_close(stacked[run, i], by_hand)
             torch.testing.assert_close(task.clients.alone(i).gradient(x[run, i], 0), by_hand)
@@ -71,7 +83,9 @@ def test_a_client_whose_records_fail_sends_zero_and_noise_and_nobody_hears(clien
     """A label that the model cannot have is that client's own business."""
     clients, test = blobs()
     clients[3] = (clients[3][0], clients[3][1] + 7)
-    task = own_task(nn.Linear(4, 2), clients, nn.functional.cross_entropy, equipoise.accuracy, test=test)
+    task = own_task(
+        nn.Linear(4, 2), clients, nn.functional.cross_entropy, equipoise.accuracy, test=test
+    )
     result = train(task=task, epsilon=2, clip_norm=1, iterations=3)
     assert result.private
     assert result.failed is None
@@ -82,7 +96,14 @@ def test_a_client_whose_records_fail_sends_zero_and_noise_and_nobody_hears(clien
 def test_dropout_is_off_when_measuring_and_repeats_when_training():
     clients, test = blobs()
     network = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 2))
-    task = own_task(network, clients, nn.functional.cross_entropy, equipoise.accuracy, test=test, learning_rate=0.5)
+    task = own_task(
+        network,
+        clients,
+        nn.functional.cross_entropy,
+        equipoise.accuracy,
+        test=test,
+        learning_rate=0.5,
+    )
     assert len({float(task.measure(task.x0).loss) for _ in range(4)}) == 1
     x = task.x0.expand(6, -1)
     assert torch.equal(task.clients.gradient(x, 3), task.clients.gradient(x, 3))
@@ -102,7 +123,11 @@ def test_frozen_parameters_stay_and_are_not_released():
 def test_words_can_be_inputs():
     words = [(torch.randint(0, 9, (20, 3)), torch.randint(0, 2, (20,))) for _ in range(3)]
     network = nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, 2))
-    result = train(task=own_task(network, words, nn.functional.cross_entropy, equipoise.accuracy), epsilon=2, clip_norm=1)
+    result = train(
+        task=own_task(network, words, nn.functional.cross_entropy, equipoise.accuracy),
+        epsilon=2,
+        clip_norm=1,
+    )
     assert result.test_error is None
 
 
@@ -113,7 +138,14 @@ def test_data_sets_and_pairs_of_tensors_are_the_same():
     network = nn.Linear(4, 2)
     one, two = (
         train(
-            task=own_task(network, data, nn.functional.cross_entropy, equipoise.accuracy, test=test, learning_rate=0.5),
+            task=own_task(
+                network,
+                data,
+                nn.functional.cross_entropy,
+                equipoise.accuracy,
+                test=test,
+                learning_rate=0.5,
+            ),
             epsilon=2,
             clip_norm=1,
             simulate_noise_seed=0,
@@ -126,10 +158,26 @@ def test_data_sets_and_pairs_of_tensors_are_the_same():
 @pytest.mark.parametrize(
     ("change", "error", "sentence"),
     [
-        ({"model": nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))}, UnsafeModel, "is a batch norm"),
-        ({"loss": nn.CrossEntropyLoss(reduction="sum")}, InvalidValue, "must be a mean over examples"),
-        ({"loss": nn.CrossEntropyLoss(reduction="none")}, InvalidValue, "must be a mean over examples"),
-        ({"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0]))}, InvalidValue, "no class weights"),
+        (
+            {"model": nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))},
+            UnsafeModel,
+            "is a batch norm",
+        ),
+        (
+            {"loss": nn.CrossEntropyLoss(reduction="sum")},
+            InvalidValue,
+            "must be a mean over examples",
+        ),
+        (
+            {"loss": nn.CrossEntropyLoss(reduction="none")},
+            InvalidValue,
+            "must be a mean over examples",
+        ),
+        (
+            {"loss": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 5.0]))},
+            InvalidValue,
+            "no class weights",
+        ),
         ({"loss": nn.MSELoss()}, InvalidValue, "fail on examples|warn on examples"),
         ({"model": nn.Linear(4, 2).half()}, UnsafeModel, "need float32 or float64"),
         ({"model": Remembers()}, UnsafeModel, "remembers earlier inputs"),
@@ -143,13 +191,26 @@ def test_data_sets_and_pairs_of_tensors_are_the_same():
         ({"model": nn.Linear(3, 2)}, InvalidValue, "fail on examples shaped like the clients'"),
         ({"clients": []}, InvalidValue, "clients is not a list"),
         ({"clients": iter([])}, InvalidValue, "clients is not a list"),
-        ({"clients": [(torch.zeros(3, 4), torch.zeros(2).long())]}, InvalidValue, "client 0 does not have as many inputs"),
-        ({"clients": [(torch.zeros(0, 4), torch.zeros(0).long())]}, InvalidValue, "or there are none"),
+        (
+            {"clients": [(torch.zeros(3, 4), torch.zeros(2).long())]},
+            InvalidValue,
+            "client 0 does not have as many inputs",
+        ),
+        (
+            {"clients": [(torch.zeros(0, 4), torch.zeros(0).long())]},
+            InvalidValue,
+            "or there are none",
+        ),
         ({"clients": [42]}, DataError, "client 0 is neither a data set"),
     ],
 )
 def test_own_tasks_that_cannot_work_are_refused(change, error, sentence):
-    parts = {"model": nn.Linear(4, 2), "clients": blobs()[0], "loss": nn.functional.cross_entropy, "metric": equipoise.accuracy}
+    parts = {
+        "model": nn.Linear(4, 2),
+        "clients": blobs()[0],
+        "loss": nn.functional.cross_entropy,
+        "metric": equipoise.accuracy,
+    }
     with pytest.raises(error, match=sentence):
         own_task(**{**parts, **change})
 
@@ -157,7 +218,9 @@ def test_own_tasks_that_cannot_work_are_refused(change, error, sentence):
 def test_task_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("task.py").write_text(TASK_FILE)
-    flags = "train --task task.py --epsilon 2 --clip 1 --local-steps 10 --simulate-noise-seed 0 --json".split()
+    flags = (
+        "train --task task.py --epsilon 2 --clip 1 --local-steps 10 --simulate-noise-seed 0 --json"
+    ).split()
     first, second = (json.loads(run_command(capsys, *flags)[1]) for _ in range(2))
     assert first == second, "initial weights follow from the public seed"
     assert first["clients"] == 6

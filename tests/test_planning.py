@@ -1,4 +1,5 @@
-"""The bounds, printed and corrected; the displacement law; the two-stage planner; and what the planner may not see."""
+"""The bounds, printed and corrected; the displacement law; the two-stage planner; and what the
+planner may not see."""
 
 import json
 import math
@@ -12,7 +13,7 @@ import equipoise
 from equipoise import InvalidValue, Question, plan, train
 from equipoise.algorithms import coin, dp_fedavg, dp_scaffnew, periodic
 from equipoise.fleets import SimulatedFleet, server_rounds
-from equipoise.planning.answers import Candidate
+from equipoise.planning.candidates import Candidate
 from equipoise.planning.closed_forms import (
     Problem,
     best_p,
@@ -24,11 +25,11 @@ from equipoise.planning.closed_forms import (
     printed_bound,
     trainability,
 )
-from equipoise.planning.rehearsal import RehearsalNoise, race, rehearse, shortlist
 from equipoise.planning.screening import _simulate, screen
 from equipoise.planning.surrogate import bootstrap, minimiser, surrogate_of, synthetic_pool
+from equipoise.planning.trial import RehearsalNoise, race, rehearse, shortlist
 from equipoise.privacy import Budget, Guarantee, exact_v
-from equipoise.privacy.mechanism import GaussianMechanism
+from equipoise.privacy.clip import GaussianMechanism
 from equipoise.tasks import Options, load_task
 from problems import run_command
 
@@ -38,7 +39,15 @@ AGGREGATED = Guarantee("replace-one", "secure-aggregation", 20)
 
 def problem(**changes):
     return Problem(
-        **{"mu": 0.01, "L": 1.0, "dimension": 10, "budget": Budget(1, 1e-5), "guarantee": LOCAL, "clip_norm": 0.1, **changes}
+        **{
+            "mu": 0.01,
+            "L": 1.0,
+            "dimension": 10,
+            "budget": Budget(1, 1e-5),
+            "guarantee": LOCAL,
+            "clip_norm": 0.1,
+            **changes,
+        }
     )
 
 
@@ -82,7 +91,8 @@ def test_corrected_minima():
 
 
 def test_the_printed_price_knows_neither_dimension_nor_clients():
-    """With v exact, what the printed bound charges for noise is the corrected price times N / d (local trust)."""
+    """With v exact, what the printed bound charges for noise is the corrected price times N / d
+    (local trust)."""
     p = problem(psi0=100.0)
     v = exact_v(1, 1e-5, 2.0)
     printed = v * p.clip_norm**2 * math.log(1e5) / 1.0
@@ -92,14 +102,17 @@ def test_the_printed_price_knows_neither_dimension_nor_clients():
 def test_trainability():
     nu2 = trainability(Budget(3.3, 1e-5), Guarantee("zero-out", "local", 6), 44_318)
     assert nu2 == pytest.approx(44_318 / 0.7819717670**2 / 6, rel=1e-8)
-    assert trainability(Budget(2, 1e-5), AGGREGATED, 31) == pytest.approx(4 * 31 / 0.5015516892**2 / (20 * 19), rel=1e-8)
+    assert trainability(Budget(2, 1e-5), AGGREGATED, 31) == pytest.approx(
+        4 * 31 / 0.5015516892**2 / (20 * 19), rel=1e-8
+    )
 
 
 CASES = [("quadratic", 1.0), ("quadratic", 0.1), ("breast-cancer", 1.0), ("breast-cancer", 0.14)]
 
 
 def squared_distances(name, p, T, s):
-    """Mean over 200 runs of |x_K - x*|^2 of DP-ScaffNew with coins, averaged noise s per coordinate and no clip."""
+    """Mean over 200 runs of |x_K - x*|^2 of DP-ScaffNew with coins, averaged noise s per coordinate
+    and no clip."""
     task = load_task(name, Options(clients=20))
     best = minimiser(task.clients, task.x0)
     total = 0.0
@@ -115,7 +128,12 @@ def squared_distances(name, p, T, s):
         *_, last = server_rounds(task.x0.expand(10, -1), schedule, fleet)
         total += float((last.x - best).square().sum(-1).mean())
     slopes = task.clients.gradient(best.expand(20, -1), 0)
-    return total / 20, task, float((task.x0 - best).norm()), math.sqrt(float(slopes.square().sum(-1).mean()))
+    return (
+        total / 20,
+        task,
+        float((task.x0 - best).norm()),
+        math.sqrt(float(slopes.square().sum(-1).mean())),
+    )
 
 
 @pytest.mark.parametrize(("name", "p"), CASES)
@@ -125,20 +143,30 @@ def test_the_corrected_bound_holds_and_the_printed_one_does_not(name, p, T):
     nu2 = trainability(budget, AGGREGATED, 1)
     s = math.sqrt(nu2 * p * T) * clip_norm
     measured, task, r0, zeta = squared_distances(name, p, T, s)
-    known = Problem(task.mu, task.L, task.dimension, budget, AGGREGATED, clip_norm, r0=r0, zeta=zeta)
+    known = Problem(
+        task.mu, task.L, task.dimension, budget, AGGREGATED, clip_norm, r0=r0, zeta=zeta
+    )
     assert measured <= corrected_bound(known, 1 / task.L, p, T)
     if (name, p, T) == ("breast-cancer", 1.0, 51):
         local = Guarantee("replace-one", "local", 20)
         v = exact_v(budget.epsilon, budget.delta, 2.0)
         sigma = clip_norm * math.sqrt(v * p * T * math.log(1e5)) / budget.epsilon
         measured, *_ = squared_distances(name, p, T, sigma / math.sqrt(20))
-        printed = printed_bound(Problem(task.mu, task.L, 31, budget, local, clip_norm, r0=r0, zeta=zeta), v, 1 / task.L, p, T)
+        printed = printed_bound(
+            Problem(task.mu, task.L, 31, budget, local, clip_norm, r0=r0, zeta=zeta),
+            v,
+            1 / task.L,
+            p,
+            T,
+        )
         assert 20 * measured > 1.2 * printed, "stacked over the clients, as psi is"
 
 
 @pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
 def test_screening_is_exact_on_quadratics(algorithm):
-    """The round maps of stage one and the real algorithm give the same models, clip and noise on."""
+    """The round maps of stage one and the real algorithm give the same models, clip and noise
+    on.
+    """
     task = load_task("quadratic", Options(clients=5))
     surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
     plans = [(6, 0.3, 1.0), (6, 0.05, 0.5), (3, 0.3, 0.25), (1, 0.3, 1.0)]
@@ -172,7 +200,16 @@ def test_local_steps_grow_with_the_clip_as_the_displacement_law_says():
     divisors = [tau for tau in range(1, T + 1) if T % tau == 0 and T // tau <= 128]
     best = []
     for C in (0.025, 0.05, 0.1, 0.2):
-        tried = screen(surrogate, "dp-fedavg", [1.0], [(tau, [T // tau]) for tau in divisors], [C], [1.0], noise, 64)
+        tried = screen(
+            surrogate,
+            "dp-fedavg",
+            [1.0],
+            [(tau, [T // tau]) for tau in divisors],
+            [C],
+            [1.0],
+            noise,
+            64,
+        )
         best.append(min(tried, key=lambda c: c.excess).local_steps)
     products = [T / tau * C for tau, C in zip(best, (0.025, 0.05, 0.1, 0.2), strict=True)]
     assert best == sorted(best)
@@ -181,7 +218,9 @@ def test_local_steps_grow_with_the_clip_as_the_displacement_law_says():
     gradients = task.clients.gradient(task.x0.expand(20, -1), 0)
     u = -(gradients / gradients.norm(dim=-1, keepdim=True)).mean(0)
     H = surrogate.hessians.mean(0)
-    law = displacement_law(float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), budget, AGGREGATED)
+    law = displacement_law(
+        float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), budget, AGGREGATED
+    )
     assert 0.4 < law.distance / np.median(products) < 2.5
     assert law.rounds(1e9) == 1
     assert law.gamma(1e9) == pytest.approx(law.distance / 1e9)
@@ -190,19 +229,38 @@ def test_local_steps_grow_with_the_clip_as_the_displacement_law_says():
 def test_rehearsals_use_common_random_numbers_and_races_keep_the_best():
     task = load_task("quadratic", Options(clients=6))
     surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
-    good, bad = Candidate("dp-fedavg", 1.0, 4, 8, 0.3, 1.0), Candidate("dp-fedavg", 1.0, 1, 60, 3.0, 1.0)
-    first, rest = rehearse(surrogate, good, 0.05, range(3)), rehearse(surrogate, good, 0.05, range(2, 5))
+    good, bad = (
+        Candidate("dp-fedavg", 1.0, 4, 8, 0.3, 1.0),
+        Candidate("dp-fedavg", 1.0, 1, 60, 3.0, 1.0),
+    )
+    first, rest = (
+        rehearse(surrogate, good, 0.05, range(3)),
+        rehearse(surrogate, good, 0.05, range(2, 5)),
+    )
     torch.testing.assert_close(first.x[2], rest.x[0], rtol=1e-12, atol=1e-15)
-    won, *_ = race([bad, good], lambda c, seeds: rehearse(surrogate, c, 0.05, seeds), ((4, 1), (16, 1)))
+    won, *_ = race(
+        [bad, good], lambda c, seeds: rehearse(surrogate, c, 0.05, seeds), ((4, 1), (16, 1))
+    )
     assert won.candidate.local_steps == 4
     assert len(won.excess) == 16
     assert won.candidate.excess == pytest.approx(float(won.excess.mean()))
 
 
 def test_shortlists_are_varied():
-    many = [Candidate("dp-fedavg", 1.0, tau, K, 1.0, 1.0, K / 100 + tau) for tau in (1, 2) for K in range(1, 30)]
+    many = [
+        Candidate("dp-fedavg", 1.0, tau, K, 1.0, 1.0, K / 100 + tau)
+        for tau in (1, 2)
+        for K in range(1, 30)
+    ]
     short = shortlist(many, most=24, alike=3)
-    assert [(c.local_steps, c.rounds) for c in short] == [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]
+    assert [(c.local_steps, c.rounds) for c in short] == [
+        (1, 1),
+        (1, 2),
+        (1, 3),
+        (2, 1),
+        (2, 2),
+        (2, 3),
+    ]
 
 
 def test_surrogates_come_from_the_pool():
@@ -239,27 +297,36 @@ def test_a_large_budget_is_worth_spending_and_a_small_one_is_not(answers):
     assert large.public_only["records"] == 40
     assert set(large.compared) == {"dp-fedavg", "dp-scaffnew"}
     for closed in (large.corollary1, large.corrected):
-        assert {"eta", "p", "local_steps", "iterations", "rounds", "bound", "excess_loss"} <= set(closed)
+        assert {"eta", "p", "local_steps", "iterations", "rounds", "bound", "excess_loss"} <= set(
+            closed
+        )
         assert large.predicted["excess_loss"] < 1.1 * closed["excess_loss"]
 
 
 def test_what_would_change_a_no_does_change_it(answers):
-    """At a little more than the epsilon that it names, the planner says yes; at a half of it, no."""
+    """At a little more than the epsilon that it names, the planner says yes; at a half of it,
+    no.
+    """
     named = answers[0].changes["epsilon"]
     question = Question.of(**BASIC, epsilon=(named / 2, named * 1.1), algorithm="dp-fedavg")
     assert ["do not train" == made.verdict for made in plan(question)] == [True, False]
 
 
 def test_a_plan_predicts_what_training_reaches(answers):
-    """On the private records, which the planner never saw, with the public ones left out: close to what was predicted."""
+    """On the private records, which the planner never saw, with the public ones left out: close to
+    what was predicted."""
     settings = answers[1].settings
     assert settings.public_records == 40
-    errors = [train(settings.model_copy(update={"simulate_noise_seed": s})).test_error for s in range(20)]
+    errors = [
+        train(settings.model_copy(update={"simulate_noise_seed": s})).test_error for s in range(20)
+    ]
     assert abs(np.mean(errors) - answers[1].predicted["test_error"]) < 0.03
     assert train(settings).epsilon_spent <= 20
 
 
-@pytest.mark.parametrize("unit", [{}, {"unit": "record", "noise_in": "message", "trust": "local"}], ids=str)
+@pytest.mark.parametrize(
+    "unit", [{}, {"unit": "record", "noise_in": "message", "trust": "local"}], ids=str
+)
 def test_the_planner_reads_no_private_record(monkeypatch, unit):
     """With every private record replaced by NaN the plan is the same."""
     from equipoise import planner
@@ -290,7 +357,17 @@ def test_plan_files_are_what_train_reads(answers, tmp_path, capsys):
     assert json.loads(out)["epsilon"] == 0.05
     document = json.loads(run_command(capsys, "train", "--plan", str(large), "--json")[1])
     planned = answers[1].plan
-    for key in ("algorithm", "eta", "local_steps", "iterations", "rounds", "clip_norm", "gamma", "sigma", "client_sigma"):
+    for key in (
+        "algorithm",
+        "eta",
+        "local_steps",
+        "iterations",
+        "rounds",
+        "clip_norm",
+        "gamma",
+        "sigma",
+        "client_sigma",
+    ):
         assert document[key] == planned[key], key
     (tmp_path / "bad.json").write_text("{}")
     assert "is not a plan" in run_command(capsys, "train", "--plan", str(tmp_path / "bad.json"))[2]
@@ -301,12 +378,16 @@ CONSTANTS = "plan --mu 0.01 --smoothness 1 --dimension 10 --clients 10 --delta 1
 
 
 def test_plans_from_constants_alone(capsys):
-    document = json.loads(run_command(capsys, *f"{CONSTANTS} --psi0 100 --epsilon 1 --v 1 --json".split())[1])
+    document = json.loads(
+        run_command(capsys, *f"{CONSTANTS} --psi0 100 --epsilon 1 --v 1 --json".split())[1]
+    )
     assert document["corollary1"]["iterations"] == pytest.approx(146.61933973522108)
     assert document["corollary1"]["v"] == 1
     assert "from psi0 alone" in document["reason"]
     assert "psi0/N" in document["reason"]
-    full = json.loads(run_command(capsys, *f"{CONSTANTS} --r0 1 --zeta 0.5 --epsilon 50 --json".split())[1])
+    full = json.loads(
+        run_command(capsys, *f"{CONSTANTS} --r0 1 --zeta 0.5 --epsilon 50 --json".split())[1]
+    )
     assert full["verdict"] == "train"
     assert full["corrected"]["bound"] < 1
     assert full["plan"]["rounds"] == max(1, round(full["corrected"]["rounds"]))
@@ -319,20 +400,35 @@ def test_plans_from_constants_alone(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("plan --mu 2 --smoothness 1 --psi0 1 --dimension 3 --clients 5 --epsilon 1 --clip 1", "mu=2.0 with smoothness=1.0"),
+        (
+            "plan --mu 2 --smoothness 1 --psi0 1 --dimension 3 --clients 5 --epsilon 1 --clip 1",
+            "mu=2.0 with smoothness=1.0",
+        ),
         (
             "plan --mu 1 --smoothness 1 --psi0 0 --dimension 3 --clients 5 --epsilon 1 --clip 1",
             "psi0=0.0 is not a positive number",
         ),
-        ("plan --mu 1 --smoothness 1 --dimension 3 --clients 5 --epsilon 1 --clip 1", "give psi0, or r0 and zeta"),
+        (
+            "plan --mu 1 --smoothness 1 --dimension 3 --clients 5 --epsilon 1 --clip 1",
+            "give psi0, or r0 and zeta",
+        ),
         ("plan --mu 1 --epsilon 1", "smoothness, dimension, clients, clip missing"),
         ("plan --epsilon 1", "give a task, or the constants of a problem"),
-        ("plan --task breast-cancer --mu 1 --epsilon 1", "mu with task=breast-cancer, which knows its constants"),
+        (
+            "plan --task breast-cancer --mu 1 --epsilon 1",
+            "mu with task=breast-cancer, which knows its constants",
+        ),
         ("plan --task breast-cancer --epsilon inf", "epsilon=inf needs no plan"),
         ("plan --task breast-cancer --epsilon 0", "epsilon=0.0 is not > 0"),
-        ("plan --task breast-cancer --epsilon 1 --public-records 3", "3 public records are too few"),
+        (
+            "plan --task breast-cancer --epsilon 1 --public-records 3",
+            "3 public records are too few",
+        ),
         ("plan --task breast-cancer --epsilon 1 --proxy x.csv", "proxy with task=breast-cancer"),
-        ("plan --task breast-cancer --epsilon 1 --save-plot x.pdf", "the name must end with .png, .svg, .html"),
+        (
+            "plan --task breast-cancer --epsilon 1 --save-plot x.pdf",
+            "the name must end with .png, .svg, .html",
+        ),
         ("train --plan x.json --task quadratic --epsilon 1 --clip 1", "a plan says everything"),
         ("train", "task is missing"),
     ],
@@ -346,13 +442,40 @@ def test_mistakes_get_one_clear_sentence(capsys, arguments, sentence):
 
 def test_csv_plans_open_no_private_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("bounds.toml").write_text('[a]\nlow=0\nhigh=1\n[b]\nlow=0\nhigh=1\n[y]\ncategories=["n","p"]\n')
+    Path("bounds.toml").write_text(
+        '[a]\nlow=0\nhigh=1\n[b]\nlow=0\nhigh=1\n[y]\ncategories=["n","p"]\n'
+    )
     rng = np.random.default_rng(0)
-    rows = [f"{a:.3f},{b:.3f},{'p' if a + b + rng.normal(0, 0.1) > 1 else 'n'}" for a, b in rng.random((60, 2))]
+    rows = [
+        f"{a:.3f},{b:.3f},{'p' if a + b + rng.normal(0, 0.1) > 1 else 'n'}"
+        for a, b in rng.random((60, 2))
+    ]
     Path("pool.csv").write_text("a,b,y\n" + "\n".join(rows))
     files = [f"hospital-{i}.csv" for i in range(30)]  # none of which exists
-    flags = ["plan", "--task", "csv", "--data", *files, "--label", "y", "--bounds", "bounds.toml", "--epsilon", "5"]
-    trust = ["--trust", "secure-aggregation", "--algorithm", "dp-fedavg", "--records", "20", "--clip", "0.3", "--json"]
+    flags = [
+        "plan",
+        "--task",
+        "csv",
+        "--data",
+        *files,
+        "--label",
+        "y",
+        "--bounds",
+        "bounds.toml",
+        "--epsilon",
+        "5",
+    ]
+    trust = [
+        "--trust",
+        "secure-aggregation",
+        "--algorithm",
+        "dp-fedavg",
+        "--records",
+        "20",
+        "--clip",
+        "0.3",
+        "--json",
+    ]
     code, out, err = run_command(capsys, *flags, "--proxy", "pool.csv", *trust)
     assert code == 0, err
     document = json.loads(out)
@@ -388,7 +511,7 @@ def test_networks_get_noise_and_no_pretence(capsys):
 
 @pytest.mark.parametrize("name", ["trade-off.png", "trade-off.svg", "trade-off.html"])
 def test_the_trade_off_is_a_table_and_a_picture(answers, tmp_path, name):
-    from equipoise.report.trade_off import draw_trade_off
+    from equipoise.reports.trade_off import draw_trade_off
 
     draw_trade_off(answers, tmp_path / name)
     content = (tmp_path / name).read_bytes()
@@ -402,7 +525,11 @@ RECORD = {"task": "breast-cancer", "clients": 5, "unit": "record", "public_recor
 
 @pytest.fixture(scope="module")
 def record_plans():
-    return plan(Question.of(**RECORD, epsilon=(0.01, 2.0), round_cost=20.0, algorithm="dp-fedavg", iterations=32))
+    return plan(
+        Question.of(
+            **RECORD, epsilon=(0.01, 2.0), round_cost=20.0, algorithm="dp-fedavg", iterations=32
+        )
+    )
 
 
 def test_plans_for_records_compare_places_for_the_noise_and_both_units(record_plans):
@@ -417,7 +544,9 @@ def test_plans_for_records_compare_places_for_the_noise_and_both_units(record_pl
         "hidden-gradient",
         "client",
     }
-    assert good.compared["unit client, dp-fedavg"]["excess_loss"] > 2 * good.predicted["excess_loss"]
+    assert (
+        good.compared["unit client, dp-fedavg"]["excess_loss"] > 2 * good.predicted["excess_loss"]
+    )
     least = min(row["excess_loss"] for row in good.compared.values())
     assert good.predicted["excess_loss"] <= 1.021 * least
     assert good.public_only["records"] == 60
@@ -427,14 +556,20 @@ def test_of_plans_that_are_as_good_the_cheapest_is_taken(record_plans):
     made = record_plans[1]
     rows = [row for name, row in made.compared.items() if not name.startswith("unit client")]
     least = min(row["excess_loss"] for row in rows)
-    prices = [row["rounds"] * (row["local_steps"] + 20.0) for row in rows if row["excess_loss"] <= 1.02 * least]
+    prices = [
+        row["rounds"] * (row["local_steps"] + 20.0)
+        for row in rows
+        if row["excess_loss"] <= 1.02 * least
+    ]
     assert made.plan["rounds"] * (made.plan["local_steps"] + 20.0) == min(prices)
     assert len(prices) > 1
 
 
 def test_a_plan_for_records_is_what_train_does(record_plans):
     made = record_plans[1]
-    results = [train(made.settings.model_copy(update={"simulate_noise_seed": seed})) for seed in range(12)]
+    results = [
+        train(made.settings.model_copy(update={"simulate_noise_seed": seed})) for seed in range(12)
+    ]
     assert results[0].rounds == made.plan["rounds"]
     mean_size = sum(c.records for c in results[0].per_client) / 5
     if made.plan["noise_in"] == "gradient":
@@ -447,7 +582,9 @@ def test_a_plan_for_records_is_what_train_does(record_plans):
 
 
 def test_networks_with_private_records_get_noise_that_no_pace_changes(capsys):
-    code, out, _ = run_command(capsys, *"plan --task digits-mlp --epsilon 8 --unit record --iterations 12 --json".split())
+    code, out, _ = run_command(
+        capsys, *"plan --task digits-mlp --epsilon 8 --unit record --iterations 12 --json".split()
+    )
     document = json.loads(out)
     assert code == 0
     assert len({row["sigma"] for row in document["noise"]}) == 1
@@ -460,9 +597,15 @@ def test_networks_with_private_records_get_noise_that_no_pace_changes(capsys):
     [
         ("--task quadratic --unit record", "no records to tell apart"),
         ("--task breast-cancer --unit record --gamma 0.5", "only gamma=1 is planned"),
-        ("--task breast-cancer --unit record --trust secure-aggregation", "saves noise only with noise_in=message"),
+        (
+            "--task breast-cancer --unit record --trust secure-aggregation",
+            "saves noise only with noise_in=message",
+        ),
         ("--task breast-cancer --round-cost 3", "where every round costs noise"),
-        ("--mu 0.01 --smoothness 1 --dimension 3 --clients 3 --clip 1 --psi0 1 --unit record", "needs a task"),
+        (
+            "--mu 0.01 --smoothness 1 --dimension 3 --clients 3 --clip 1 --psi0 1 --unit record",
+            "needs a task",
+        ),
     ],
 )
 def test_mistakes_about_records_get_one_clear_sentence(capsys, arguments, sentence):

@@ -1,4 +1,5 @@
-"""One record as the unit: what the product itself releases on neighbouring data, and the ways in which models could cheat."""
+"""One record as the unit: what the product itself releases on neighbouring data, and the ways in
+which models could cheat."""
 
 import math
 
@@ -10,14 +11,14 @@ from torch import nn
 
 from equipoise import InvalidValue, UnsafeModel, accuracy, own_task, train
 from equipoise.accounts import account_of
+from equipoise.engine import algorithm_of, noise_of, schedule_of
 from equipoise.fleets import Broadcast, SimulatedFleet, server_rounds
-from equipoise.performance import algorithm_of, noise_of, schedule_of
-from equipoise.privacy.accounting import gdp_mu
-from equipoise.privacy.gradients import NoisyGradient
+from equipoise.privacy.gaussian import gdp_mu
 from equipoise.privacy.noise import SecretNoise, SimulatedNoise
+from equipoise.privacy.noisy_gradient import NoisyGradient
 from equipoise.privacy.sampled import sampled_epsilon, sampled_noise
 from equipoise.privacy.stability import Stability
-from equipoise.run import Settings
+from equipoise.settings import Settings
 from equipoise.tasks.bounds import Column
 from equipoise.tasks.linear import LOGISTIC, linear_clients
 from equipoise.tasks.task import Table, Task
@@ -27,7 +28,8 @@ L2, SIZES, SMALLEST = 1e-4, (40, 10, 25), 1
 
 
 def silos(side):
-    """Clients of unequal size whose records are flat but one of the smallest; the model is far out, where that one is wrong."""
+    """Clients of unequal size whose records are flat but one of the smallest; the model is far out,
+    where that one is wrong."""
     tables = [Table(np.zeros((size, 2)), np.ones((size, 1))) for size in SIZES]
     tables[SMALLEST].features[3] = -0.05, side * math.sqrt(1 - 0.05**2)
     return Task(
@@ -56,7 +58,15 @@ class NoNoise:
 
 
 def prepared(task, **how):
-    said = {"task": "silos", "unit": "record", "epsilon": 2.0, "iterations": 12, "local_steps": 4, "clip_norm": 0.9, **how}
+    said = {
+        "task": "silos",
+        "unit": "record",
+        "epsilon": 2.0,
+        "iterations": 12,
+        "local_steps": 4,
+        "clip_norm": 0.9,
+        **how,
+    }
     run = Settings.of(**said).resolve(task.eta, task.iterations, task.clients.sizes, "full")
     schedule = schedule_of(run)
     return run, schedule, account_of(run, task, schedule)
@@ -73,7 +83,8 @@ MODES = [
 
 @pytest.mark.parametrize("how", MODES, ids=str)
 def test_messages_of_neighbours_differ_by_the_sensitivity_and_no_more(how):
-    """The product's own clients, noise switched off, both worlds answered with the same models; nearly tight in one round."""
+    """The product's own clients, noise switched off, both worlds answered with the same models;
+    nearly tight in one round."""
     releases = []
     for side in (1.0, -1.0):
         task = silos(side)
@@ -82,7 +93,9 @@ def test_messages_of_neighbours_differ_by_the_sensitivity_and_no_more(how):
         fleet = SimulatedFleet(3, gradient, algorithm_of(run), mechanism, NoNoise())
         x, messages, iteration = task.x0, [], 0
         for number, steps in enumerate(schedule, start=1):
-            messages.append(fleet.exchange(Broadcast(number, range(iteration, iteration + steps), x)))
+            messages.append(
+                fleet.exchange(Broadcast(number, range(iteration, iteration + steps), x))
+            )
             iteration += steps
             if how.get("algorithm") == "dp-scaffnew":
                 break  # later rounds depend on the message that the worlds share: see test_records
@@ -108,18 +121,23 @@ def test_gradient_sums_of_neighbours_differ_by_two_clips_and_no_more():
 
 
 def closed_form_sigma(how, size, releases):
-    """What one client must add, written down again from the theory and from nothing of the accounts."""
+    """What one client must add, written down again from the theory and from nothing of the
+    accounts."""
     mu, G = gdp_mu(2.0, 1e-5), 1.0
     eta, c = 1 / (0.25 + L2), 1 - L2 / (0.25 + L2)
     geometric = (1 - c**4) / (1 - c)
     if how["noise_in"] == "hidden-gradient":
         return 2 * G / size * math.sqrt(geometric * (1 + c) / (1 + c**4)) * math.sqrt(releases) / mu
     if how.get("trust") == "secure-aggregation":
-        return 2 * eta * G / min(SIZES) * geometric * math.sqrt(releases) / mu / math.sqrt(2)  # one of three colludes
+        return (
+            2 * eta * G / min(SIZES) * geometric * math.sqrt(releases) / mu / math.sqrt(2)
+        )  # one of three colludes
     return 2 * eta * G / size * geometric * math.sqrt(releases) / mu
 
 
-@pytest.mark.parametrize("how", [MODES[1], MODES[2], {"noise_in": "hidden-gradient", "clip_norm": None}], ids=str)
+@pytest.mark.parametrize(
+    "how", [MODES[1], MODES[2], {"noise_in": "hidden-gradient", "clip_norm": None}], ids=str
+)
 def test_the_noise_of_every_client_is_what_the_theory_asks_for(how):
     task = silos(1.0)
     run, schedule, account = prepared(task, **how)
@@ -138,9 +156,13 @@ def test_the_noise_of_every_client_is_what_the_theory_asks_for(how):
 
 @pytest.mark.parametrize(("rate", "noise"), [(0.1, 1.0), (0.5, 2.0), (0.9, 1.5)])
 def test_sampled_replace_one_against_integration(rate, noise):
-    """One step, the worst pair: (1-q) N(0) + q N(+C) against (1-q) N(0) + q N(-C), delta by numerical integration."""
+    """One step, the worst pair: (1-q) N(0) + q N(+C) against (1-q) N(0) + q N(-C), delta by
+    numerical integration."""
     y = np.linspace(-20, 20, 400_001)
-    one, other = ((1 - rate) * stats.norm.pdf(y, 0, noise) + rate * stats.norm.pdf(y, at, noise) for at in (1.0, -1.0))
+    one, other = (
+        (1 - rate) * stats.norm.pdf(y, 0, noise) + rate * stats.norm.pdf(y, at, noise)
+        for at in (1.0, -1.0)
+    )
     low, high = 0.0, 30.0
     for _ in range(60):
         epsilon = (low + high) / 2
@@ -173,7 +195,8 @@ def test_coded_numbers_stay_in_their_range_when_it_is_tiny():
         assert np.abs(coded).max() <= 1
 
 
-# --------------------------------------------------------------------------------------------------------- models that cheat
+# ---------------------------------------------------------------------------------------------------------
+# models that cheat
 
 
 def network(model, loss=nn.functional.cross_entropy, records=30, targets=None):
@@ -191,7 +214,8 @@ def seeded(make):
 
 
 def test_no_record_is_in_anothers_loss():
-    """A loss whose divisor depends on targets (ignored tokens, class weights) must not let one record rescale the others."""
+    """A loss whose divisor depends on targets (ignored tokens, class weights) must not let one
+    record rescale the others."""
     weights = torch.tensor([1.0, 1.0, 1000.0])
 
     def weighted(outputs, targets):
@@ -210,7 +234,9 @@ def test_no_record_is_in_anothers_loss():
             self.linear = nn.Linear(4, 5)
 
         def forward(self, x):
-            return self.linear(x.unsqueeze(1).expand(-1, 100, -1)).transpose(1, 2)  # [n, classes, tokens]
+            return self.linear(x.unsqueeze(1).expand(-1, 100, -1)).transpose(
+                1, 2
+            )  # [n, classes, tokens]
 
     targets = torch.full((90, 100), -100)
     targets[:, 0] = 1
@@ -278,7 +304,9 @@ def test_what_draws_for_a_whole_batch_runs_record_by_record():
     task = network(seeded(StochasticDepth))
     assert task.clients.one_by_one
     assert any("random" in layer for layer in task.clients.slow_layers)
-    assert not network(seeded(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)))).clients.one_by_one
+    assert not network(
+        seeded(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)))
+    ).clients.one_by_one
     result = train(task=task, unit="record", epsilon=8, clip=1, iterations=2)
     assert any(notice.startswith("SLOW") for notice in result.notices)
 
@@ -303,16 +331,28 @@ def test_models_that_cannot_learn_are_refused_and_odd_ones_take_the_slow_way():
 
 def test_sums_are_kept_in_double_precision():
     """In single precision the rounding of a long sum depends on its other records."""
-    assert network(seeded(lambda: nn.Linear(4, 2))).clients.clipped_sum(torch.zeros(3, 10), None, 1.0, 0).dtype == torch.float64
+    assert (
+        network(seeded(lambda: nn.Linear(4, 2)))
+        .clients.clipped_sum(torch.zeros(3, 10), None, 1.0, 0)
+        .dtype
+        == torch.float64
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("plan --task digits-mlp --unit record --noise-in message --epsilon 8", "it needs a regularised linear model"),
-        ("plan --task breast-cancer --unit record --h-update clipped --epsilon 8", "no message is clipped"),
         (
-            "train --task breast-cancer --unit record --algorithm dp-scaffnew --h-update clipped --epsilon 8 --clip 1",
+            "plan --task digits-mlp --unit record --noise-in message --epsilon 8",
+            "it needs a regularised linear model",
+        ),
+        (
+            "plan --task breast-cancer --unit record --h-update clipped --epsilon 8",
+            "no message is clipped",
+        ),
+        (
+            "train --task breast-cancer --unit record --algorithm dp-scaffnew --h-update clipped "
+            "--epsilon 8 --clip 1",
             "no message is clipped",
         ),
     ],

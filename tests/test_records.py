@@ -1,4 +1,5 @@
-"""One record as the unit of privacy: accounting, the noisy gradient, stability, bad input, and an attack."""
+"""One record as the unit of privacy: accounting, the noisy gradient, stability, bad input, and an
+attack."""
 
 import itertools
 import json
@@ -16,10 +17,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from equipoise import DataError, InvalidValue, UnsafeModel, accuracy, own_task, train
 from equipoise.algorithms import dp_fedavg, dp_scaffnew, periodic
 from equipoise.fleets import SimulatedFleet, server_rounds
-from equipoise.privacy.accounting import epsilon_spent, noise_sigma
-from equipoise.privacy.gradients import NoisyGradient
-from equipoise.privacy.mechanism import GaussianMechanism
+from equipoise.privacy.clip import GaussianMechanism
+from equipoise.privacy.gaussian import epsilon_spent, noise_sigma
 from equipoise.privacy.noise import SecretNoise, SimulatedNoise, standard_uniforms
+from equipoise.privacy.noisy_gradient import NoisyGradient
 from equipoise.privacy.sampled import sampled_epsilon, sampled_noise
 from equipoise.privacy.stability import Stability
 from equipoise.tasks import Options, load_task
@@ -49,13 +50,18 @@ def test_sampled_epsilon_against_prv_and_rdp(rate, noise, steps):
 @pytest.mark.parametrize("steps", [1, 40, 1000])
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_without_sampling_the_calculus_is_exact(steps, neighbours):
-    """At rate 1 it is the exact Gaussian calculus, and PLD agrees with it: sensitivity 2C for replace-one, C for add-remove."""
+    """At rate 1 it is the exact Gaussian calculus, and PLD agrees with it: sensitivity 2C for
+    replace-one, C for add-remove."""
     from equipoise.privacy.sampled import _composed
 
     over_clip = {"replace-one": 2.0, "add-remove": 1.0}[neighbours]
     noise = sampled_noise(2.0, 1e-5, steps, 1.0, neighbours)
     assert noise == noise_sigma(2.0, 1e-5, steps, over_clip)
-    assert sampled_epsilon(noise, steps, 1.0, 1e-5, neighbours) == epsilon_spent(noise, steps, over_clip, 1e-5) <= 2.0
+    assert (
+        sampled_epsilon(noise, steps, 1.0, 1e-5, neighbours)
+        == epsilon_spent(noise, steps, over_clip, 1e-5)
+        <= 2.0
+    )
     assert _composed(noise, steps, 1.0, 1e-5, neighbours, 1e-4) == pytest.approx(2.0, rel=1e-3)
 
 
@@ -65,7 +71,9 @@ def test_sampled_noise_is_enough_and_no_more(rate, steps, neighbours):
     noise = sampled_noise(2.0, 1e-5, steps, rate, neighbours)
     assert sampled_epsilon(noise, steps, rate, 1e-5, neighbours) <= 2.0
     assert sampled_epsilon(noise * 0.998, steps, rate, 1e-5, neighbours) > 2.0
-    assert noise < noise_sigma(2.0, 1e-5, steps, {"replace-one": 2.0, "add-remove": 1.0}[neighbours])
+    assert noise < noise_sigma(
+        2.0, 1e-5, steps, {"replace-one": 2.0, "add-remove": 1.0}[neighbours]
+    )
 
 
 def logistic(clients=3, records=7, features=4, seed=0, link=LOGISTIC, norm=1.0):
@@ -75,7 +83,11 @@ def logistic(clients=3, records=7, features=4, seed=0, link=LOGISTIC, norm=1.0):
         rows = rng.standard_normal((records, features))
         rows *= norm / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), norm)
         outputs = 3 if link is MULTINOMIAL else 1
-        targets = np.eye(3)[rng.integers(3, size=records)] if outputs == 3 else rng.integers(2, size=(records, 1)) * 1.0
+        targets = (
+            np.eye(3)[rng.integers(3, size=records)]
+            if outputs == 3
+            else rng.integers(2, size=(records, 1)) * 1.0
+        )
         tables.append(Table(rows, targets))
     return linear_clients(tables, link, 0.01, None, 0)
 
@@ -93,7 +105,11 @@ def slow_clipped_sum(clients, x, chosen, C):
     return total
 
 
-@pytest.mark.parametrize("link", [LOGISTIC, MULTINOMIAL, least_squares(1.0)], ids=["logistic", "multinomial", "least squares"])
+@pytest.mark.parametrize(
+    "link",
+    [LOGISTIC, MULTINOMIAL, least_squares(1.0)],
+    ids=["logistic", "multinomial", "least squares"],
+)
 @pytest.mark.parametrize("C", [0.1, 0.6, math.inf])
 def test_clipped_sum_of_linear_models(link, C):
     clients = logistic(link=link)
@@ -101,7 +117,9 @@ def test_clipped_sum_of_linear_models(link, C):
     x = torch.randn(3, 4 * (3 if link is MULTINOMIAL else 1), generator=rng, dtype=torch.float64)
     chosen = torch.rand(3, 7, generator=rng) < 0.5
     for mask in (None, chosen):
-        torch.testing.assert_close(clients.clipped_sum(x, mask, C, 0), slow_clipped_sum(clients, x, mask, C))
+        torch.testing.assert_close(
+            clients.clipped_sum(x, mask, C, 0), slow_clipped_sum(clients, x, mask, C)
+        )
     stacked = clients.clipped_sum(torch.stack([x, 2 * x]), chosen, C, 0)
     torch.testing.assert_close(stacked[1], slow_clipped_sum(clients, 2 * x, chosen, C))
 
@@ -111,7 +129,9 @@ def test_clipped_sum_of_linear_models(link, C):
 def test_one_record_moves_the_sum_by_two_clips_at_most(seed, C, scale):
     one, other = logistic(1, 3, seed=seed), logistic(1, 3, seed=seed + 1)
     other.features[0, 1:], other.targets[0, 1:] = one.features[0, 1:], one.targets[0, 1:]
-    x = scale * torch.randn(1, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    x = scale * torch.randn(
+        1, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     moved = one.clipped_sum(x, None, C, 0) - other.clipped_sum(x, None, C, 0)
     assert float(moved.norm()) <= 2 * C * (1 + 1e-12)
     without = torch.tensor([[False, True, True]])
@@ -124,7 +144,9 @@ def test_noisy_gradient_is_what_the_formula_says():
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     gradient = NoisyGradient(clients, 0.3, 0.7, (0.5, 0.25, 1.0), noise)(x, 11)
     chosen = torch.tensor(noise.uniforms(12, (3, 7))) < torch.tensor([[0.5], [0.25], [1.0]])
-    total = slow_clipped_sum(clients, x, chosen, 0.3) + 0.7 * torch.tensor(noise.normals(12, (3, 4)))
+    total = slow_clipped_sum(clients, x, chosen, 0.3) + 0.7 * torch.tensor(
+        noise.normals(12, (3, 4))
+    )
     torch.testing.assert_close(gradient, total / torch.tensor([[3.5], [1.75], [7.0]]) + 0.01 * x)
 
 
@@ -132,7 +154,9 @@ def test_samples_are_poisson_secret_and_fresh():
     clients = logistic(2, 400)
     gradient = NoisyGradient(clients, 1.0, 0.0, (0.3, 0.3), SecretNoise())
     x = torch.zeros(2, 4, dtype=torch.float64)
-    masks = torch.stack([gradient._sample(x, 0) for _ in range(200)])  # the same step, again and again
+    masks = torch.stack(
+        [gradient._sample(x, 0) for _ in range(200)]
+    )  # the same step, again and again
     sizes = masks.sum(-1).double()
     assert abs(float(sizes.mean()) - 120) < 4 * math.sqrt(84 / 400)
     assert 0.7 < float(sizes.var()) / 84 < 1.4  # binomial: a sample of fixed size would have none
@@ -151,7 +175,8 @@ def test_uniforms_are_uniform():
     assert np.array_equal(noise.uniforms(3, (4, 9))[2], alone.uniforms(3, (9,)))
 
 
-# ---------------------------------------------------------------------------------------------------------- stability
+# ----------------------------------------------------------------------------------------------------------
+# stability
 
 
 def descend(features, labels, x, eta, l2, tau, h=0.0):
@@ -160,18 +185,23 @@ def descend(features, labels, x, eta, l2, tau, h=0.0):
     for _ in range(tau):
         scores = np.einsum("...nd,...d->...n", features, x)
         slopes = special.expit(scores) - labels
-        x = x - eta * (np.einsum("...n,...nd->...d", slopes, features) / labels.shape[-1] + l2 * x - h)
+        x = x - eta * (
+            np.einsum("...n,...nd->...d", slopes, features) / labels.shape[-1] + l2 * x - h
+        )
     return x - x0
 
 
 def worst_distance(tau, far, m=40, eta=None, l2=0.1, restarts=6):
-    """The largest movement of a message by one record, over data, neighbours and broadcast models, by gradient ascent."""
+    """The largest movement of a message by one record, over data, neighbours and broadcast models,
+    by gradient ascent."""
     B, L = 1.0, 0.25 + l2
     eta = eta or 2 / (L + l2)
     best = 0.0
     for seed in range(restarts):
         generator = torch.Generator().manual_seed(seed)
-        free = torch.randn(m + 1, 2, generator=generator, dtype=torch.float64)  # m records, and the other one
+        free = torch.randn(
+            m + 1, 2, generator=generator, dtype=torch.float64
+        )  # m records, and the other one
         if seed % 2 == 0:
             free[1:m] *= 0.01  # the others flat: nothing pulls the two runs together
         free[m] = -free[0]
@@ -210,7 +240,8 @@ def test_no_neighbour_moves_a_message_further_than_stability_says(tau, far):
 
 
 def test_too_long_steps_are_refused():
-    """Beyond 2/(L + mu) a step no longer contracts by 1 - eta mu: on the quadratic with Hessian L it expands."""
+    """Beyond 2/(L + mu) a step no longer contracts by 1 - eta mu: on the quadratic with Hessian L
+    it expands."""
     L, l2 = 0.35, 0.1
     eta = 2.2 / (L + l2)
     assert abs(1 - eta * L) > 1 - eta * l2
@@ -219,10 +250,12 @@ def test_too_long_steps_are_refused():
 
 
 def scaffnew_messages(released, rounds=3, tau=64, m=400, l2=0.01):
-    """How far apart the messages of two neighbouring clients are, round by round, if all else is the same; in units of S_tau.
+    """How far apart the messages of two neighbouring clients are, round by round, if all else is
+    the same; in units of S_tau.
 
-    The broadcast model is far out, where both records are wrong by much: their gradients stay constant, nearly opposite. The
-    server answers both clients with the same models, as if their messages had been the same: what an adversary conditions on.
+    The broadcast model is far out, where both records are wrong by much: their gradients stay
+    constant, nearly opposite. The server answers both clients with the same models, as if their
+    messages had been the same: what an adversary conditions on.
     """
     eta, p, x = 2 / (0.25 + 2 * l2), 1 / tau, np.array([1e6, 0.0])
     ends = []
@@ -234,7 +267,9 @@ def scaffnew_messages(released, rounds=3, tau=64, m=400, l2=0.01):
             x_hat = x + descend(rows, np.ones(m), x, eta, l2, tau, h)
             update = x_hat - eta / p * h - x
             messages.append(update)
-            seen = np.zeros(2) if released else update  # the released message is the same in both worlds
+            seen = (
+                np.zeros(2) if released else update
+            )  # the released message is the same in both worlds
             h = p / eta * (-seen)  # l. 13 with x_new = x
         ends.append(messages)
     S = Stability(eta, tau, 0.25 + l2, l2, 1.0, m, "replace-one").sensitivity
@@ -258,7 +293,8 @@ def test_hidden_state_is_never_worse_than_composition():
 
 
 def test_hidden_state_bound_in_the_one_case_that_is_known_exactly():
-    """A quadratic with Hessian l2: x_tau is Gaussian, so mu is |difference of means| / deviation, and the bound is tight."""
+    """A quadratic with Hessian l2: x_tau is Gaussian, so mu is |difference of means| / deviation,
+    and the bound is tight."""
     l2, eta, tau, m, G, noise = 0.1, 2.0, 12, 10, 1.0, 0.3
     c = 1 - eta * l2
     mean = 2 * eta * G / m * (1 - c**tau) / (1 - c)
@@ -268,7 +304,8 @@ def test_hidden_state_bound_in_the_one_case_that_is_known_exactly():
     assert mean / deviation <= bound
 
 
-# ---------------------------------------------------------------------------------------------------------- whole runs
+# ----------------------------------------------------------------------------------------------------------
+# whole runs
 
 RUN = {
     "task": "breast-cancer",
@@ -309,15 +346,17 @@ def test_whole_runs_spend_their_budget_and_say_whose(how):
     assert json.loads(result.to_json())["per_client"][0]["sigma"] > 0
     if not result.sampled:
         for client in result.per_client:
-            assert epsilon_spent(client.sigma, result.releases, client.sensitivity, 1e-5) == pytest.approx(
-                client.epsilon_spent, rel=1e-9
-            )
+            assert epsilon_spent(
+                client.sigma, result.releases, client.sensitivity, 1e-5
+            ) == pytest.approx(client.epsilon_spent, rel=1e-9)
 
 
 def test_rates_differ_only_where_batch_asks_for_them():
     sizes = [client.records for client in train(**RUN).per_client]
     common = train(**RUN, sampling_rate=0.25).per_client
-    assert {(client.sampling_rate, client.epsilon_spent) for client in common} == {(0.25, common[0].epsilon_spent)}
+    assert {(client.sampling_rate, client.epsilon_spent) for client in common} == {
+        (0.25, common[0].epsilon_spent)
+    }
     batch = train(**RUN, batch=20).per_client
     assert [client.sampling_rate for client in batch] == [20 / size for size in sizes]
     assert len({client.sigma for client in batch}) == 1
@@ -325,18 +364,24 @@ def test_rates_differ_only_where_batch_asks_for_them():
 
 
 def test_the_noise_that_is_added_is_the_noise_that_is_accounted_for():
-    """With data that teach nothing, what moves the model is noise alone: its size is sigma / (q n) of the account."""
+    """With data that teach nothing, what moves the model is noise alone: its size is sigma / (q n)
+    of the account."""
     still = train(**{**RUN, "iterations": 1, "local_steps": 1, "eta": 0.5, "epsilon": math.inf})
     for how in ({}, {"noise_in": "message"}, {"sampling_rate": 0.5}):
         moves = []
         for seed in range(60):
-            result = train(**{**RUN, "iterations": 1, "local_steps": 1, "eta": 0.5, **how}, simulate_noise_seed=seed)
+            result = train(
+                **{**RUN, "iterations": 1, "local_steps": 1, "eta": 0.5, **how},
+                simulate_noise_seed=seed,
+            )
             moves.append(result.x - still.x)
         client = result.per_client[0]
         scale = 1.0 if how.get("noise_in") else 0.5 / (client.records * client.sampling_rate)
         expected = scale * client.sigma / math.sqrt(5)
         spread = np.concatenate(moves).std()
-        sampling = 0.0 if how.get("sampling_rate") is None else 0.15  # the sample adds some of its own
+        sampling = (
+            0.0 if how.get("sampling_rate") is None else 0.15
+        )  # the sample adds some of its own
         assert expected * 0.95 < spread < expected * (1.05 + sampling)
 
 
@@ -361,7 +406,9 @@ def test_warm_start_and_public_only():
     assert cold.public_only == warm.public_only
     assert warm.curve[0].test_error == warm.public_only["test_error"] < cold.curve[0].test_error
     assert any("trained on public records" in sentence for sentence in warm.public)
-    network = train(task="digits-mlp", epsilon=math.inf, public_records=100, warm_start=True, iterations=1)
+    network = train(
+        task="digits-mlp", epsilon=math.inf, public_records=100, warm_start=True, iterations=1
+    )
     assert network.public_only["test_error"] < 0.8
     with pytest.raises(InvalidValue, match="no public records to begin from"):
         train(**RUN, warm_start=True)
@@ -384,7 +431,9 @@ def network(model, records=30, features=4):
     x = torch.randn(3 * records, features, generator=generator)
     y = (x[:, 0] > 0).long()
     clients = list(zip(x.split(records), y.split(records), strict=True))
-    return own_task(model, clients, nn.functional.cross_entropy, accuracy, test=(x, y), learning_rate=0.5)
+    return own_task(
+        model, clients, nn.functional.cross_entropy, accuracy, test=(x, y), learning_rate=0.5
+    )
 
 
 def mlp():
@@ -395,13 +444,28 @@ def mlp():
 
 @pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
 def test_networks_learn_with_private_records(algorithm):
-    settings = {"unit": "record", "clip": 1.0, "iterations": 40, "local_steps": 4, "algorithm": algorithm}
+    settings = {
+        "unit": "record",
+        "clip": 1.0,
+        "iterations": 40,
+        "local_steps": 4,
+        "algorithm": algorithm,
+    }
     result = train(task=network(mlp(), 200), epsilon=8, sampling_rate=0.5, **settings)
     assert result.private
     assert result.test_error < 0.25
-    plain = train(task=network(mlp(), 200), epsilon=math.inf, simulate_noise_seed=0, **{**settings, "clip": None})
-    by_client = train(task=network(mlp(), 200), epsilon=math.inf, **{**settings, "clip": None, "unit": "client"})
-    assert np.abs(plain.x - by_client.x).max() < 1e-5  # without clip, noise and sample: the plain gradient
+    plain = train(
+        task=network(mlp(), 200),
+        epsilon=math.inf,
+        simulate_noise_seed=0,
+        **{**settings, "clip": None},
+    )
+    by_client = train(
+        task=network(mlp(), 200), epsilon=math.inf, **{**settings, "clip": None, "unit": "client"}
+    )
+    assert (
+        np.abs(plain.x - by_client.x).max() < 1e-5
+    )  # without clip, noise and sample: the plain gradient
 
 
 def test_a_record_that_breaks_the_model_counts_as_zero_and_spares_the_others():
@@ -418,13 +482,17 @@ def test_a_record_that_breaks_the_model_counts_as_zero_and_spares_the_others():
     without = torch.ones(3, 30, dtype=torch.bool)
     without[1, 7] = False
     ours, expected = broken.clipped_sum(x, None, 0.5, 0), whole.clipped_sum(x, without, 0.5, 0)
-    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)  # the model is in single precision
+    torch.testing.assert_close(
+        ours, expected, rtol=1e-5, atol=1e-5
+    )  # the model is in single precision
 
 
 def test_a_model_that_mixes_examples_is_refused_and_a_slow_one_says_so():
     with pytest.raises(UnsafeModel, match="depends on the other examples"):
         train(task=network(Mixing()), unit="record", epsilon=8, clip=1)
-    assert train(task=network(Mixing()), epsilon=math.inf, iterations=1).test_error < 1  # the unit client takes it
+    assert (
+        train(task=network(Mixing()), epsilon=math.inf, iterations=1).test_error < 1
+    )  # the unit client takes it
 
     class Odd(nn.Module):
         def __init__(self):
@@ -437,7 +505,12 @@ def test_a_model_that_mixes_examples_is_refused_and_a_slow_one_says_so():
     result = train(task=network(Odd()), unit="record", epsilon=8, clip=1, iterations=2)
     assert any(notice.startswith("SLOW") for notice in result.notices)
     with pytest.raises(InvalidValue, match="no sample of it is a secret Poisson sample"):
-        own_task(mlp(), [DataLoader(TensorDataset(torch.zeros(3, 4)))], nn.functional.cross_entropy, accuracy)
+        own_task(
+            mlp(),
+            [DataLoader(TensorDataset(torch.zeros(3, 4)))],
+            nn.functional.cross_entropy,
+            accuracy,
+        )
 
 
 BAD = [
@@ -452,16 +525,32 @@ BAD = [
     ({"noise_in": "message", "eta": 50.0}, r"more than 2/\(L \+ mu\)"),
     ({"noise_in": "message", "algorithm": "dp-scaffnew"}, "fails from the second round"),
     (
-        {"noise_in": "message", "algorithm": "dp-scaffnew", "h_update": "released", "trust": "secure-aggregation"},
+        {
+            "noise_in": "message",
+            "algorithm": "dp-scaffnew",
+            "h_update": "released",
+            "trust": "secure-aggregation",
+        },
         "fails from the second round",
     ),
-    ({"noise_in": "message", "task": "digits-mlp"}, "needs a regularised linear model on bounded features"),
+    (
+        {"noise_in": "message", "task": "digits-mlp"},
+        "needs a regularised linear model on bounded features",
+    ),
     ({"noise_in": "message", "task": "digits"}, "a clipped multinomial loss is not convex"),
     ({"task": "quadratic"}, "no records to tell apart"),
     ({"unit": "client", "sampling_rate": 0.5}, "belongs to unit=record"),
     ({"unit": "client", "noise_in": "gradient"}, "belongs to unit=record"),
     ({"unit": "client", "neighbours": "add-remove"}, "no meaning for unit=client"),
-    ({"unit": "client", "algorithm": "dp-scaffnew", "h_update": "released", "trust": "secure-aggregation"}, "no message"),
+    (
+        {
+            "unit": "client",
+            "algorithm": "dp-scaffnew",
+            "h_update": "released",
+            "trust": "secure-aggregation",
+        },
+        "no message",
+    ),
 ]
 
 
@@ -476,14 +565,17 @@ def test_least_squares_needs_a_clip_for_stability():
         Stability(0.1, 2, 1.0, 0.01, math.inf, 10, "replace-one")
 
 
-# ---------------------------------------------------------------------------------------------------------- an attack
+# ----------------------------------------------------------------------------------------------------------
+# an attack
 
 
 def attacked_epsilon(sigma_factor, runs=20_000, delta=1e-5, epsilon=4.0):
-    """A 95 % lower bound on epsilon from telling the worst two data sets apart by one full-batch release.
+    """A 95 % lower bound on epsilon from telling the worst two data sets apart by one full-batch
+    release.
 
-    Two clients' gradients point against each other; the adversary projects the released sum on that line and thresholds.
-    Half of the runs choose the threshold, the other 10^4 of each world give the rates, with Clopper-Pearson intervals.
+    Two clients' gradients point against each other; the adversary projects the released sum on that
+    line and thresholds. Half of the runs choose the threshold, the other 10^4 of each world give
+    the rates, with Clopper-Pearson intervals.
     """
     from scipy.stats import beta
 
@@ -495,12 +587,16 @@ def attacked_epsilon(sigma_factor, runs=20_000, delta=1e-5, epsilon=4.0):
         far = torch.zeros(runs, 3, dtype=torch.float64)
         far[:, 1] = 1.0
         sigma = sigma_factor * sampled_noise(epsilon, delta, 1, 1.0, "replace-one") * C
-        scaled = NoisyGradient(clients, C, sigma, (1.0,) * runs, SimulatedNoise(int(world[0, 0]) + 7))
+        scaled = NoisyGradient(
+            clients, C, sigma, (1.0,) * runs, SimulatedNoise(int(world[0, 0]) + 7)
+        )
         clients.features[:, 0] *= 4.0  # long enough for the clip to act: |g| = 4 * 0.5 > C
         released.append((scaled(far, 0) * 5)[:, 0].numpy())
     half = runs // 2
     best = -math.inf
-    for threshold in np.quantile(np.concatenate([r[:half] for r in released]), np.linspace(0.01, 0.99, 99)):
+    for threshold in np.quantile(
+        np.concatenate([r[:half] for r in released]), np.linspace(0.01, 0.99, 99)
+    ):
         for sign in (1, -1):
             hits = [int((sign * r[:half] > sign * threshold).sum()) for r in released]
             low, high = min(hits), max(hits)

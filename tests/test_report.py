@@ -1,4 +1,5 @@
-"""Reports: numbers against hand computations, verdicts on planted data, figures that are there, a page that is safe."""
+"""Reports: numbers against hand computations, verdicts on planted data, figures that are there, a
+page that is safe."""
 
 import csv
 import fcntl
@@ -16,34 +17,66 @@ from html.parser import HTMLParser
 import pytest
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
+from equipoise.paper.observations.check import observe
 from equipoise.privacy import lemma1_sigma
-from equipoise.report import drawing
-from equipoise.report.evidence import FAILS, HOLDS, UNKNOWN, chosen, difference, rank_test
-from equipoise.report.figures import _short_error, error_by_steps, v_by_budget
-from equipoise.report.observations import observe
-from equipoise.report.optima import along_iterations, curves, fit, laws, optimum, reference_iterations
-from equipoise.report.reading import read_study
-from equipoise.report.writing import write_report
+from equipoise.reports import drawing
+from equipoise.reports.evidence import FAILS, HOLDS, UNKNOWN, chosen, difference, rank_test
+from equipoise.reports.figures import _short_error, error_by_steps, v_by_budget
+from equipoise.reports.optima import (
+    along_iterations,
+    curves,
+    fit,
+    laws,
+    optimum,
+    reference_iterations,
+)
+from equipoise.reports.reading import read_study
+from equipoise.reports.writing import write_report
 from equipoise.result import Diagnosis, Point, Result
-from equipoise.store import Finished, Store
+from equipoise.sweeps.store import Finished, Store
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+CHROMIUM = next(
+    (
+        found
+        for name in ("chromium", "chromium-browser", "google-chrome")
+        if (found := shutil.which(name))
+    ),
+    None,
+)
 HOSTILE = '</script><img src=x onerror="window.hacked=1">'
 STEPS = (1, 2, 4, 8, 16)
 
 
 def result(
-    error, *, tau=4, T=16, seed=0, epsilon=1.0, clip=1.0, algorithm="dp-fedavg", train=None, clipped=(1.0, 0.5, 0.0), **more
+    error,
+    *,
+    tau=4,
+    T=16,
+    seed=0,
+    epsilon=1.0,
+    clip=1.0,
+    algorithm="dp-fedavg",
+    train=None,
+    clipped=(1.0, 0.5, 0.0),
+    **more,
 ):
     """A result as a sweep would keep it, with what matters here planted."""
     rounds = T // tau
     clip = math.inf if epsilon == math.inf else clip
     train = error if train is None else train
-    curve = [Point(round=r, iteration=r * tau, test_error=error, test_loss=1.0) for r in (0, rounds)]
-    inside = [Diagnosis(round=rounds, clipped=clipped[-1], update_norm=1.0, h_norm=None, train_error=train)]
+    curve = [
+        Point(round=r, iteration=r * tau, test_error=error, test_loss=1.0) for r in (0, rounds)
+    ]
+    inside = [
+        Diagnosis(
+            round=rounds, clipped=clipped[-1], update_norm=1.0, h_norm=None, train_error=train
+        )
+    ]
     if rounds >= 3:
         inner = sorted({rounds // 3, 2 * rounds // 3})
-        curve[1:1] = [Point(round=r, iteration=r * tau, test_error=error + 0.1, test_loss=1.0) for r in inner]
+        curve[1:1] = [
+            Point(round=r, iteration=r * tau, test_error=error + 0.1, test_loss=1.0) for r in inner
+        ]
         inside[:0] = [
             Diagnosis(round=r, clipped=share, update_norm=1.0, h_norm=None, train_error=train + 0.1)
             for r, share in zip(inner, clipped, strict=False)
@@ -87,8 +120,25 @@ def result(
         "repeat": None,
         "version": "0",
     }
-    run = {"algorithm": algorithm, "epsilon": epsilon, "clip_norm": clip, "iterations": T, "local_steps": tau, "seed": seed}
-    return Result(**{**settings, **outcome, **run, "test_error": error, "curve": curve, "per_round": inside, **more})
+    run = {
+        "algorithm": algorithm,
+        "epsilon": epsilon,
+        "clip_norm": clip,
+        "iterations": T,
+        "local_steps": tau,
+        "seed": seed,
+    }
+    return Result(
+        **{
+            **settings,
+            **outcome,
+            **run,
+            "test_error": error,
+            "curve": curve,
+            "per_round": inside,
+            **more,
+        }
+    )
 
 
 def kept(path, results):
@@ -103,17 +153,25 @@ def study_of(path, results):
 
 def sweep(error, *, taus=STEPS, seeds=(0, 1, 2), **settings):
     """A curve over local steps: `error(tau, seed)`."""
-    return [result(error(tau, seed), tau=tau, seed=seed, **settings) for tau in taus for seed in seeds]
+    return [
+        result(error(tau, seed), tau=tau, seed=seed, **settings) for tau in taus for seed in seeds
+    ]
 
 
 def bowl(best, depth=0.1):
     """Lowest at `best`, the same shape in every trial, with a little noise that is not."""
-    return lambda tau, seed: 0.1 + depth * math.log2(tau / best) ** 2 + 0.01 * seed + 0.001 * ((7 * tau + 3 * seed) % 5)
+    return lambda tau, seed: (
+        0.1 + depth * math.log2(tau / best) ** 2 + 0.01 * seed + 0.001 * ((7 * tau + 3 * seed) % 5)
+    )
 
 
 def verdicts(study, number, **where):
     found = [o for o in observe(study) if o.finding.number == number]
-    return {o.finding.verdict for o in found if all(getattr(o, name) == value for name, value in where.items())}
+    return {
+        o.finding.verdict
+        for o in found
+        if all(getattr(o, name) == value for name, value in where.items())
+    }
 
 
 def read_csv(path):
@@ -122,7 +180,8 @@ def read_csv(path):
 
 
 def small_store(path, task="toy"):
-    """Both algorithms, three budgets and Lemma 1, two clips, two numbers of iterations, three trials."""
+    """Both algorithms, three budgets and Lemma 1, two clips, two numbers of iterations, three
+    trials."""
     results = []
     for algorithm in ("dp-fedavg", "dp-scaffnew"):
         for epsilon in (0.5, 2.0, math.inf):
@@ -130,9 +189,21 @@ def small_store(path, task="toy"):
                 for T in (8, 16):
                     error = bowl(4 if epsilon > 1 else 8, 0.02)
                     taus = [tau for tau in STEPS if tau <= T]
-                    common = {"task": task, "algorithm": algorithm, "epsilon": epsilon, "clip": clip, "taus": taus}
+                    common = {
+                        "task": task,
+                        "algorithm": algorithm,
+                        "epsilon": epsilon,
+                        "clip": clip,
+                        "taus": taus,
+                    }
                     results += sweep(error, T=T, **common)
-        lemma = {"noise_rule": "lemma1", "v": "proof", "epsilon_spent": 12_345.0, "task": task, "algorithm": algorithm}
+        lemma = {
+            "noise_rule": "lemma1",
+            "v": "proof",
+            "epsilon_spent": 12_345.0,
+            "task": task,
+            "algorithm": algorithm,
+        }
         results += sweep(bowl(2, 0.03), epsilon=0.5, taus=(1, 2, 4), **lemma)
         record = {"unit": "record", "noise_in": "gradient", "task": task, "algorithm": algorithm}
         results += sweep(bowl(2, 0.03), epsilon=0.5, taus=(1, 2, 4), **record)
@@ -146,8 +217,17 @@ def report(tmp_path_factory):
 
 
 def test_means_and_optima_are_those_computed_by_hand(tmp_path):
-    errors = {1: (0.30, 0.40, 0.50), 2: (0.20, 0.22, 0.24), 4: (0.21, 0.21, 0.27), 8: (0.24, 0.26, 0.28)}
-    results = [result(e, tau=tau, T=8, seed=s, train=e / 2) for tau, of in errors.items() for s, e in enumerate(of)]
+    errors = {
+        1: (0.30, 0.40, 0.50),
+        2: (0.20, 0.22, 0.24),
+        4: (0.21, 0.21, 0.27),
+        8: (0.24, 0.26, 0.28),
+    }
+    results = [
+        result(e, tau=tau, T=8, seed=s, train=e / 2)
+        for tau, of in errors.items()
+        for s, e in enumerate(of)
+    ]
     study = study_of(tmp_path, results)
     summary = write_report(tmp_path / "store.sqlite", tmp_path / "out")
     cells = read_csv(summary.out / "tables" / "cells.csv")
@@ -156,8 +236,13 @@ def test_means_and_optima_are_those_computed_by_hand(tmp_path):
         assert float(row["test_error"]) == pytest.approx(statistics.fmean(of))
         assert float(row["test_error_std"]) == pytest.approx(statistics.stdev(of))
         assert float(row["train_error"]) == pytest.approx(statistics.fmean(of) / 2)
-        assert (row["trials"], row["rounds"], row["convention"]) == ("3", str(8 // int(row["local_steps"])), "exact")
-    # tau = 4 is worse than tau = 2 by .01, -.01, .03: mean .01, standard error .0115; tau = 8 by .04 in every trial
+        assert (row["trials"], row["rounds"], row["convention"]) == (
+            "3",
+            str(8 // int(row["local_steps"])),
+            "exact",
+        )
+    # tau = 4 is worse than tau = 2 by .01, -.01, .03: mean .01, standard error .0115; tau = 8 by
+    # .04 in every trial
     (row,) = read_csv(summary.out / "tables" / "optimal.csv")
     assert (row["local_steps"], row["plausible"], row["tried"]) == ("2", "2 4", "1 2 4 8")
     assert (row["plausible_low"], row["plausible_high"], row["at_end"]) == ("2", "4", "")
@@ -166,14 +251,19 @@ def test_means_and_optima_are_those_computed_by_hand(tmp_path):
 
 
 def test_ties_prefer_fewer_steps_and_one_trial_excludes_nothing(tmp_path):
-    study = study_of(tmp_path, [result(error, tau=tau) for tau, error in ((1, 0.3), (2, 0.1), (4, 0.1), (8, 0.1001))])
+    study = study_of(
+        tmp_path,
+        [result(error, tau=tau) for tau, error in ((1, 0.3), (2, 0.1), (4, 0.1), (8, 0.1001))],
+    )
     (cells,) = curves(study.cases[0]).values()
     assert optimum(cells).best.local_steps == 2
     assert optimum(cells).plausible == (1, 2, 4, 8)
     assert math.isnan(optimum(cells).best.std)
 
 
-@pytest.mark.parametrize(("clips", "linear", "root"), [((1, 2, 4, 8), 1.0, None), ((1, 4, 16, 64), None, 1.0)])
+@pytest.mark.parametrize(
+    ("clips", "linear", "root"), [((1, 2, 4, 8), 1.0, None), ((1, 4, 16, 64), None, 1.0)]
+)
 def test_planted_laws_have_an_r2_of_one(tmp_path, clips, linear, root):
     results = []
     for clip, best in zip(clips, (2, 4, 8, 16), strict=True):
@@ -193,7 +283,9 @@ def test_planted_laws_have_an_r2_of_one(tmp_path, clips, linear, root):
 
 
 def test_a_law_on_three_clips_is_no_evidence(tmp_path):
-    results = [one for clip, best in ((1, 2), (4, 4), (16, 8)) for one in sweep(bowl(best), clip=clip)]
+    results = [
+        one for clip, best in ((1, 2), (4, 4), (16, 8)) for one in sweep(bowl(best), clip=clip)
+    ]
     study = study_of(tmp_path, results)
     assert laws(study)[0].root.r2 == pytest.approx(1)
     assert verdicts(study, "7a") == {UNKNOWN}
@@ -201,7 +293,9 @@ def test_a_law_on_three_clips_is_no_evidence(tmp_path):
 
 def test_paper_groups_share_a_law_and_others_stand_alone(tmp_path):
     tasks = ("cifar10", "reddit", "messidor", "toy")
-    results = [one for task in tasks for clip in (1, 2) for one in sweep(bowl(4), clip=clip, task=task)]
+    results = [
+        one for task in tasks for clip in (1, 2) for one in sweep(bowl(4), clip=clip, task=task)
+    ]
     assert [(law.group, law.tasks) for law in laws(study_of(tmp_path, results))] == [
         ("group 1", ("cifar10", "reddit")),
         ("group 2", ("messidor",)),
@@ -212,7 +306,11 @@ def test_paper_groups_share_a_law_and_others_stand_alone(tmp_path):
 def test_clips_are_compared_on_the_budgets_that_all_have(tmp_path):
     """The wide clip was run only where everything is bad: that is not its fault."""
     results = [*sweep(bowl(4), clip=1, epsilon=2.0), *sweep(bowl(2), clip=1, epsilon=2.5)]
-    results += [one for clip in (1, 10) for one in sweep(lambda *at: bowl(8)(*at) + 0.5, clip=clip, epsilon=0.5)]
+    results += [
+        one
+        for clip in (1, 10)
+        for one in sweep(lambda *at: bowl(8)(*at) + 0.5, clip=clip, epsilon=0.5)
+    ]
     study = study_of(tmp_path, results)
     assert laws(study)[0].optima == ((8,), (8,))
     assert verdicts(study, "7b") == {HOLDS}
@@ -230,7 +328,12 @@ def _scatter(tau, seed):
     ("error", "verdict"),
     [
         (bowl(4), HOLDS),
-        (lambda tau, seed: 0.4 - 0.05 * math.log2(tau) + 0.01 * seed + 0.001 * ((tau + seed) % 3), FAILS),
+        (
+            lambda tau, seed: (
+                0.4 - 0.05 * math.log2(tau) + 0.01 * seed + 0.001 * ((tau + seed) % 3)
+            ),
+            FAILS,
+        ),
         (_scatter, UNKNOWN),
     ],
 )
@@ -252,7 +355,10 @@ def test_near_the_non_private_error(tmp_path, cost, verdict):
 
 def test_scaffnew_without_noise_beside_theory(tmp_path):
     common = {"epsilon": math.inf, "algorithm": "dp-scaffnew"}
-    study = study_of(tmp_path, [*sweep(bowl(4), mu=1.0, L=16.0, **common), *sweep(bowl(4), task="other", **common)])
+    study = study_of(
+        tmp_path,
+        [*sweep(bowl(4), mu=1.0, L=16.0, **common), *sweep(bowl(4), task="other", **common)],
+    )
     found, unknown = [o.finding for o in observe(study) if o.finding.number == "3"]
     assert found.verdict == HOLDS
     assert "best τ = 4" in found.effect
@@ -262,13 +368,22 @@ def test_scaffnew_without_noise_beside_theory(tmp_path):
 
 
 def test_claims_about_iterations(tmp_path):
-    """T = 16 is best with noise, at every budget the more iterations the larger it; without noise only ScaffNew degrades."""
+    """T = 16 is best with noise, at every budget the more iterations the larger it; without noise
+    only ScaffNew degrades."""
     results = []
     best = {0.5: 8, 1.0: 16, 2.0: 32, 3.3: 64}
     for T in (4, 8, 16, 32, 64, 128):
         for epsilon, at in best.items():
-            results += sweep(lambda tau, seed, at=at, T=T: bowl(at, 0.02)(T, seed), epsilon=epsilon, T=T, taus=(4,))
-        flat, worse = (lambda _, seed: 0.1 + 0.01 * seed), (lambda _, seed, T=T: 0.1 + 0.01 * seed + 0.04 * (T == 128))
+            results += sweep(
+                lambda tau, seed, at=at, T=T: bowl(at, 0.02)(T, seed),
+                epsilon=epsilon,
+                T=T,
+                taus=(4,),
+            )
+        flat, worse = (
+            (lambda _, seed: 0.1 + 0.01 * seed),
+            (lambda _, seed, T=T: 0.1 + 0.01 * seed + 0.04 * (T == 128)),
+        )
         for algorithm, error in (("dp-fedavg", flat), ("dp-scaffnew", worse)):
             results += sweep(error, epsilon=math.inf, T=T, taus=(4,), algorithm=algorithm)
     study = study_of(tmp_path, results)
@@ -280,19 +395,30 @@ def test_claims_about_iterations(tmp_path):
 
 
 def test_local_steps_stay_at_their_best_along_iterations(tmp_path):
-    results = [*sweep(bowl(4), T=16), *sweep(bowl(8), T=32, taus=(4, 8)), *sweep(bowl(8), T=64, taus=(4,))]
+    results = [
+        *sweep(bowl(4), T=16),
+        *sweep(bowl(8), T=32, taus=(4, 8)),
+        *sweep(bowl(8), T=64, taus=(4,)),
+    ]
     case = study_of(tmp_path, results).cases[0]
     assert reference_iterations(case) == 16
     found, rule = along_iterations(case)
-    assert [(cell.iterations, cell.local_steps) for cell in found["dp-fedavg", 1.0, 1.0]] == [(16, 4), (32, 4), (64, 4)]
+    assert [(cell.iterations, cell.local_steps) for cell in found["dp-fedavg", 1.0, 1.0]] == [
+        (16, 4),
+        (32, 4),
+        (64, 4),
+    ]
     assert rule == "τ fixed at the best of each budget"
 
 
 def test_one_rule_for_local_steps_along_iterations(tmp_path):
-    """At the second budget the best tau was run at one T only: then all budgets have the best tau of every T."""
+    """At the second budget the best tau was run at one T only: then all budgets have the best tau
+    of every T."""
     results = [one for T in (16, 32, 64) for one in sweep(bowl(4), T=T, taus=(4, 8))]
     results += [
-        one for T, taus in ((16, (1, 2)), (32, (4,)), (64, (4,))) for one in sweep(bowl(1), T=T, taus=taus, epsilon=2.0)
+        one
+        for T, taus in ((16, (1, 2)), (32, (4,)), (64, (4,)))
+        for one in sweep(bowl(1), T=T, taus=taus, epsilon=2.0)
     ]
     found, rule = along_iterations(study_of(tmp_path, results).cases[0])
     assert rule == "τ at its best for every T"
@@ -302,7 +428,12 @@ def test_one_rule_for_local_steps_along_iterations(tmp_path):
 def test_noise_free_runs_count_at_every_number_of_iterations(tmp_path):
     results = sweep(bowl(4), T=16)
     for T in (4, 16, 64):
-        results += sweep(lambda _, seed, T=T: 0.1 + 0.01 * seed + 0.04 * (T == 64), epsilon=math.inf, T=T, taus=(4,))
+        results += sweep(
+            lambda _, seed, T=T: 0.1 + 0.01 * seed + 0.04 * (T == 64),
+            epsilon=math.inf,
+            T=T,
+            taus=(4,),
+        )
     study = study_of(tmp_path, results)
     assert verdicts(study, "5", algorithm="dp-fedavg") == {FAILS}
     write_report(tmp_path / "store.sqlite", tmp_path / "out")
@@ -311,7 +442,9 @@ def test_noise_free_runs_count_at_every_number_of_iterations(tmp_path):
 
 def test_an_end_that_diverged_refutes_nothing(tmp_path):
     """The error falls up to tau = 8, and tau = 16 diverges: 8 may well be an optimum in between."""
-    falling = lambda tau, seed: 0.4 - 0.05 * math.log2(tau) + 0.01 * seed + 0.001 * ((tau + seed) % 3)  # noqa: E731
+    falling = lambda tau, seed: (
+        0.4 - 0.05 * math.log2(tau) + 0.01 * seed + 0.001 * ((tau + seed) % 3)
+    )
     lost = [result(math.nan, tau=16, seed=seed) for seed in (0, 1, 2)]
     study = study_of(tmp_path, [*sweep(falling, taus=(1, 2, 4, 8)), *lost])
     assert verdicts(study, "1") == {UNKNOWN}
@@ -324,14 +457,17 @@ def test_one_trial_makes_no_verdict_about_optima(tmp_path):
         one
         for epsilon, best in zip((0.5, 1.0, 2.0, 3.3), (16, 8, 4, 2), strict=True)
         for clip in (1, 4, 16, 64)
-        for one in sweep(bowl(best), epsilon=epsilon, clip=clip, seeds=(0,), T=64, taus=(1, *STEPS[1:], 32, 64))
+        for one in sweep(
+            bowl(best), epsilon=epsilon, clip=clip, seeds=(0,), T=64, taus=(1, *STEPS[1:], 32, 64)
+        )
     ]
     study = study_of(tmp_path, results)
     assert verdicts(study, "6a") == verdicts(study, "7a") == {UNKNOWN}
 
 
 def test_a_choice_that_was_unlucky_refutes_nothing_about_clips(tmp_path):
-    """At C = 10 two tau have the same mean, each good where the other is chosen: in hindsight both clips are alike."""
+    """At C = 10 two tau have the same mean, each good where the other is chosen: in hindsight both
+    clips are alike."""
     luck = {1: (0.0, 0.3, 0.3), 2: (0.3, 0.0, 0.3), 4: (0.3, 0.3, 0.0)}
     wide = sweep(lambda tau, seed: luck[tau][seed], clip=10, taus=(1, 2, 4))
     flat = sweep(lambda tau, seed: 0.2 + 0.001 * seed, clip=1, taus=(1, 2, 4))
@@ -339,27 +475,39 @@ def test_a_choice_that_was_unlucky_refutes_nothing_about_clips(tmp_path):
 
 
 def test_equal_trials_are_not_certain():
-    """Test errors are shares of a few hundred records: three equal differences do not make an interval of no width."""
+    """Test errors are shares of a few hundred records: three equal differences do not make an
+    interval of no width."""
     assert difference([0.003] * 3).above(0) == UNKNOWN
     assert difference([0.01] * 3).above(0) == HOLDS
 
 
 def test_a_law_does_not_mix_meanings_of_epsilon(tmp_path):
     said = {"cifar10": {}, "reddit": {"trust": "secure-aggregation", "delta": 1e-3, "clients": 50}}
-    results = [one for task, more in said.items() for clip in (1, 2) for one in sweep(bowl(4), clip=clip, task=task, **more)]
+    results = [
+        one
+        for task, more in said.items()
+        for clip in (1, 2)
+        for one in sweep(bowl(4), clip=clip, task=task, **more)
+    ]
     assert [law.tasks for law in laws(study_of(tmp_path, results))] == [("cifar10",), ("reddit",)]
 
 
 def test_a_law_does_not_mix_trainings(tmp_path):
     """Two step sizes of one task are two laws, each with its own optima."""
     trained = [(0.1, {1: 2, 10: 8}), (1.9, {1: 8, 10: 2})]
-    results = [one for eta, best in trained for clip in best for one in sweep(bowl(best[clip]), clip=clip, eta=eta)]
+    results = [
+        one
+        for eta, best in trained
+        for clip in best
+        for one in sweep(bowl(best[clip]), clip=clip, eta=eta)
+    ]
     found = {law.convention: law.optima for law in laws(study_of(tmp_path, results))}
     assert found == {"exact, eta=0.1": ((2,), (8,)), "exact, eta=1.9": ((8,), (2,))}
 
 
 def test_a_lucky_trial_is_not_the_best(tmp_path):
-    """After a search some local steps have one trial, others three: the lowest of the single ones is no candidate."""
+    """After a search some local steps have one trial, others three: the lowest of the single ones
+    is no candidate."""
     searched = [*sweep(bowl(4), taus=(4, 8)), result(0.01, tau=1), result(0.02, tau=2)]
     (cells,) = curves(study_of(tmp_path, searched).cases[0]).values()
     found = optimum(cells)
@@ -368,13 +516,19 @@ def test_a_lucky_trial_is_not_the_best(tmp_path):
 
 
 def test_errors_on_the_map_are_as_they_are():
-    written = [_short_error(error, 2) for error in (0.0, 0.0004, 0.137, 1.376, 10.365, 190.6, 18920.85)]
+    written = [
+        _short_error(error, 2) for error in (0.0, 0.0004, 0.137, 1.376, 10.365, 190.6, 18920.85)
+    ]
     assert written == [".00", "4e-4", ".14", "1.38", "10.4", "191", "2e4"]
 
 
 def test_errors_over_orders_of_magnitude_are_drawn_on_a_log_scale(tmp_path):
     (case,) = study_of(
-        tmp_path, [*sweep(lambda tau, seed: 10.0**tau + seed, taus=(1, 2, 4, 8)), *sweep(bowl(4), epsilon=9.0)]
+        tmp_path,
+        [
+            *sweep(lambda tau, seed: 10.0**tau + seed, taus=(1, 2, 4, 8)),
+            *sweep(bowl(4), epsilon=9.0),
+        ],
     ).cases
     assert {axes.get_yscale() for axes in error_by_steps(case, 16).axes} == {"log"}
     (case,) = study_of(tmp_path / "near", sweep(bowl(4))).cases
@@ -382,10 +536,22 @@ def test_errors_over_orders_of_magnitude_are_drawn_on_a_log_scale(tmp_path):
 
 
 def test_what_has_no_noise_is_told_once(tmp_path):
-    free = [one for a in ("dp-fedavg", "dp-scaffnew") for one in sweep(bowl(4), epsilon=math.inf, algorithm=a)]
+    free = [
+        one
+        for a in ("dp-fedavg", "dp-scaffnew")
+        for one in sweep(bowl(4), epsilon=math.inf, algorithm=a)
+    ]
     rules = {"exact": {}, "lemma1": {"noise_rule": "lemma1", "v": "proof", "epsilon_spent": 99.0}}
     study = study_of(
-        tmp_path, [*free, *(one for more in rules.values() for one in sweep(bowl(4), algorithm="dp-scaffnew", **more))]
+        tmp_path,
+        [
+            *free,
+            *(
+                one
+                for more in rules.values()
+                for one in sweep(bowl(4), algorithm="dp-scaffnew", **more)
+            ),
+        ],
     )
     assert len(study.cases) == 2
     (told,) = [o for o in observe(study) if o.finding.number == "3"]
@@ -398,16 +564,24 @@ def test_a_report_writes_nothing_to_a_store(tmp_path, monkeypatch, writable):
     path = kept(tmp_path / "s.sqlite", sweep(bowl(4)))
     (tmp_path / "empty.sqlite").touch()
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
-    monkeypatch.setattr("equipoise.store.os.access", lambda *_: writable)
+    monkeypatch.setattr("equipoise.sweeps.store.os.access", lambda *_: writable)
     assert read_study(path).runs == 15
     with pytest.raises(DataError, match="is not a store"):
         read_study(tmp_path / "empty.sqlite")
-    assert {file.name: file.read_bytes() for file in tmp_path.iterdir() if writable is False or "-" not in file.name} == before
+    assert {
+        file.name: file.read_bytes()
+        for file in tmp_path.iterdir()
+        if writable is False or "-" not in file.name
+    } == before
 
 
-@pytest.mark.parametrize(("second", "said"), [((0, 1, 2), False), ((0, 1), True), ((1, 2, 3), True)])
+@pytest.mark.parametrize(
+    ("second", "said"), [((0, 1, 2), False), ((0, 1), True), ((1, 2, 3), True)]
+)
 def test_cells_with_other_trials_are_told(tmp_path, second, said):
-    study = study_of(tmp_path, [*sweep(bowl(4), taus=(1, 2)), *sweep(bowl(4), taus=(4,), seeds=second)])
+    study = study_of(
+        tmp_path, [*sweep(bowl(4), taus=(1, 2)), *sweep(bowl(4), taus=(4,), seeds=second)]
+    )
     assert any("do not have the same trials" in note for note in study.notes) is said
 
 
@@ -417,10 +591,18 @@ def test_errors_that_overflowed_are_told_and_left_out(tmp_path):
     assert any("1 runs diverged" in note for note in summary.notes)
 
 
-@pytest.mark.parametrize(("optima", "verdict"), [((16, 8, 4, 2), HOLDS), ((2, 4, 8, 16), FAILS), ((4, 16, 2, 8), UNKNOWN)])
+@pytest.mark.parametrize(
+    ("optima", "verdict"),
+    [((16, 8, 4, 2), HOLDS), ((2, 4, 8, 16), FAILS), ((4, 16, 2, 8), UNKNOWN)],
+)
 def test_local_steps_against_the_budget(tmp_path, optima, verdict):
     pairs = zip((0.5, 1.0, 2.0, 3.3), optima, strict=True)
-    results = [one for epsilon, best in pairs for clip in (1, 10) for one in sweep(bowl(best), epsilon=epsilon, clip=clip)]
+    results = [
+        one
+        for epsilon, best in pairs
+        for clip in (1, 10)
+        for one in sweep(bowl(best), epsilon=epsilon, clip=clip)
+    ]
     assert verdicts(study_of(tmp_path, results), "6a") == {verdict}
 
 
@@ -437,46 +619,81 @@ def test_whether_the_clip_matters(tmp_path, gap, verdict):
 
 
 @pytest.mark.parametrize(
-    ("clipped", "verdict"), [((1.0, 0.5, 0.0), HOLDS), ((1.0, 1.0, 0.9), FAILS), ((0.0, 0.0, 0.0), UNKNOWN)]
+    ("clipped", "verdict"),
+    [((1.0, 0.5, 0.0), HOLDS), ((1.0, 1.0, 0.9), FAILS), ((0.0, 0.0, 0.0), UNKNOWN)],
 )
 def test_whether_clipping_acts_only_early(tmp_path, clipped, verdict):
     assert verdicts(study_of(tmp_path, sweep(bowl(4), clipped=clipped)), "8") == {verdict}
 
 
 def test_a_choice_is_judged_on_trials_that_did_not_make_it(tmp_path):
-    """Two cells of pure chance: the better of the two in hindsight is .1, in foresight worse than either mean."""
-    results = [result(e, tau=t, seed=s) for t, of in ((1, (0.1, 0.5)), (2, (0.5, 0.1))) for s, e in enumerate(of)]
+    """Two cells of pure chance: the better of the two in hindsight is .1, in foresight worse than
+    either mean."""
+    results = [
+        result(e, tau=t, seed=s)
+        for t, of in ((1, (0.1, 0.5)), (2, (0.5, 0.1)))
+        for s, e in enumerate(of)
+    ]
     (cells,) = curves(study_of(tmp_path, results).cases[0]).values()
     assert chosen(cells) == {0: 0.5, 1: 0.5}
 
 
 def test_an_interval_is_students():
     found = difference([1.0, 2.0, 3.0])
-    assert (found.mean, found.high - found.mean) == pytest.approx((2.0, 4.302653 / math.sqrt(3)), rel=1e-6)
+    assert (found.mean, found.high - found.mean) == pytest.approx(
+        (2.0, 4.302653 / math.sqrt(3)), rel=1e-6
+    )
 
 
 def test_settings_that_differ_are_no_trials_of_one_cell(tmp_path):
-    results = [*sweep(bowl(4)), *sweep(bowl(4), gamma=0.5), *sweep(bowl(4), unit="record", noise_in="gradient")]
+    results = [
+        *sweep(bowl(4)),
+        *sweep(bowl(4), gamma=0.5),
+        *sweep(bowl(4), unit="record", noise_in="gradient"),
+    ]
     results += sweep(bowl(4), noise_rule="lemma1", v=0.25, epsilon_spent=40.0)
     results += sweep(bowl(4), algorithm="dp-scaffnew", h_update="clipped")
     study = study_of(tmp_path, results)
-    assert {case.convention for case in study.cases} == {"exact, gamma=1.0", "exact, gamma=0.5", "lemma1 v=0.25", "record unit"}
+    assert {case.convention for case in study.cases} == {
+        "exact, gamma=1.0",
+        "exact, gamma=0.5",
+        "lemma1 v=0.25",
+        "record unit",
+    }
     assert all(len(cell.trials) == 3 for case in study.cases for cell in case.cells)
     assert "dp-scaffnew (h: clipped)" in study.cases[1].values("algorithm")
 
 
 def test_the_reference_is_shared_and_listed_once(tmp_path):
     both = [{}, {"noise_rule": "lemma1", "v": "proof", "epsilon_spent": 99.0}]
-    free = [one for said in ({}, {"noise_rule": "lemma1", "v": "proof"}) for one in sweep(bowl(1), epsilon=math.inf, **said)]
+    free = [
+        one
+        for said in ({}, {"noise_rule": "lemma1", "v": "proof"})
+        for one in sweep(bowl(1), epsilon=math.inf, **said)
+    ]
     study = study_of(tmp_path, [one for said in both for one in sweep(bowl(4), **said)] + free)
     assert study.notes == ()
     assert all(math.inf in case.values("epsilon") for case in study.cases)
-    assert Counter(label for _, label, _ in study.cells()) == {"exact": 5, "lemma1 v=proof": 5, "non-private": 5}
+    assert Counter(label for _, label, _ in study.cells()) == {
+        "exact": 5,
+        "lemma1 v=proof": 5,
+        "non-private": 5,
+    }
 
 
 def test_lemma_1_s_constant_is_recovered_from_the_noise(tmp_path):
     sigma = lemma1_sigma(0.5, 1e-5, 4.0, 2.0, 0.3)
-    one = result(0.1, tau=4, T=16, epsilon=0.5, clip=2.0, noise_rule="lemma1", v="proof", epsilon_spent=9.0, sigma=sigma)
+    one = result(
+        0.1,
+        tau=4,
+        T=16,
+        epsilon=0.5,
+        clip=2.0,
+        noise_rule="lemma1",
+        v="proof",
+        epsilon_spent=9.0,
+        sigma=sigma,
+    )
     (case,) = study_of(tmp_path, [one]).cases
     assert case.cells[0].v == pytest.approx(0.3)
     assert v_by_budget(case) == "; v = 0.3 at ε = 0.5"
@@ -487,14 +704,20 @@ def test_a_label_that_is_not_exact_never_stands_alone(report):
     assert "ε = 0.5 (exact ε = 12,345)" in page
     assert "ε = 0.5 (exact ε = 12,345)" in str(report)
     rows = read_csv(report.out / "tables" / "cells.csv")
-    assert {row["epsilon_spent"] for row in rows if row["convention"] == "lemma1 v=proof"} == {"12345.0"}
+    assert {row["epsilon_spent"] for row in rows if row["convention"] == "lemma1 v=proof"} == {
+        "12345.0"
+    }
     assert {row["unit"] for row in rows if row["convention"] == "record unit"} == {"record"}
     assert any(path.name.endswith("nominal-and-exact.svg") for path in report.files)
     assert any(path.name.endswith("units.png") for path in report.files)
 
 
 def test_diverged_runs_are_counted_and_never_best(tmp_path):
-    results = [*sweep(bowl(4)), result(math.nan, tau=32, T=32), result(0.01, tau=4, seed=3, failed="an update was not finite")]
+    results = [
+        *sweep(bowl(4)),
+        result(math.nan, tau=32, T=32),
+        result(0.01, tau=4, seed=3, failed="an update was not finite"),
+    ]
     study = study_of(tmp_path, results)
     (cell,) = [cell for cell in study.cases[0].cells if cell.local_steps == 4]
     assert (cell.diverged, len(cell.trials)) == (1, 3)
@@ -504,21 +727,35 @@ def test_diverged_runs_are_counted_and_never_best(tmp_path):
 
 def test_everything_is_written_and_nothing_twice(report):
     names = [str(path.relative_to(report.out)) for path in report.files]
-    assert {f"tables/{name}.csv" for name in ("cells", "optimal", "r2", "observations", "curves")} < set(names)
+    assert {
+        f"tables/{name}.csv" for name in ("cells", "optimal", "r2", "observations", "curves")
+    } < set(names)
     assert "index.html" in names
     figures = [name for name in names if name.startswith("figures/")]
     assert {name[-4:] for name in figures} == {".png", ".svg"}
-    for what in ("local-steps-t16", "clip", "iterations", "surface", "progress", "optimal-steps-by-clip"):
+    for what in (
+        "local-steps-t16",
+        "clip",
+        "iterations",
+        "surface",
+        "progress",
+        "optimal-steps-by-clip",
+    ):
         assert any(what in name for name in figures), what
     assert all((report.out / name).stat().st_size > 500 for name in figures)
-    assert all(row["verdict"] in (HOLDS, FAILS, UNKNOWN) for row in read_csv(report.out / "tables" / "observations.csv"))
+    assert all(
+        row["verdict"] in (HOLDS, FAILS, UNKNOWN)
+        for row in read_csv(report.out / "tables" / "observations.csv")
+    )
     assert not list(report.out.parent.glob(".out*"))
 
 
 def test_the_same_store_gives_the_same_bytes(tmp_path):
     store = kept(tmp_path / "store.sqlite", sweep(bowl(4), taus=(1, 2, 4)))
     one, two = (write_report(store, tmp_path / name) for name in ("one", "two"))
-    assert [path.relative_to(one.out) for path in one.files] == [path.relative_to(two.out) for path in two.files]
+    assert [path.relative_to(one.out) for path in one.files] == [
+        path.relative_to(two.out) for path in two.files
+    ]
     for a, b in zip(one.files, two.files, strict=True):
         assert a.read_bytes() == b.read_bytes(), a.name
 
@@ -570,7 +807,9 @@ def test_an_earlier_report_is_replaced_and_a_stranger_left_alone(tmp_path):
     (tmp_path / "precious").write_text("mine")
     mark["files"].append("../precious")
     (tmp_path / "out" / "report.json").write_text(json.dumps(mark))
-    new = write_report(kept(tmp_path / "other.sqlite", [result(0.1, task="other")]), tmp_path / "out")
+    new = write_report(
+        kept(tmp_path / "other.sqlite", [result(0.1, task="other")]), tmp_path / "out"
+    )
     assert not any(path.exists() for path in set(old.files) - set(new.files))
     assert (tmp_path / "out" / "notes.txt").exists()
     assert (tmp_path / "precious").exists()
@@ -583,8 +822,13 @@ def test_a_missing_library_is_named_with_its_remedy(tmp_path, monkeypatch):
 
 
 def test_reports_need_no_torch():
-    script = "import sys, equipoise.report.writing; print('torch' in sys.modules, 'matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    script = (
+        "import sys, equipoise.reports.writing; print('torch' in sys.modules, 'matplotlib' "
+        "in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.strip() == "False False", done.stderr
 
 
@@ -610,18 +854,30 @@ def test_the_page_fetches_nothing_and_runs_nothing_of_the_store(report):
     page = (report.out / "index.html").read_text(encoding="utf-8")
     parsed = Tags()
     parsed.feed(page)
-    assert not any("src" in attributes or tag in ("link", "img", "iframe", "base") for tag, attributes in parsed.tags)
+    assert not any(
+        "src" in attributes or tag in ("link", "img", "iframe", "base")
+        for tag, attributes in parsed.tags
+    )
     assert [
-        attributes["href"][:8] for tag, attributes in parsed.tags if tag == "a" if not attributes["href"].startswith("figures/")
+        attributes["href"][:8]
+        for tag, attributes in parsed.tags
+        if tag == "a"
+        if not attributes["href"].startswith("figures/")
     ] == []
-    assert not any(name.startswith("on") and name != "onsubmit" for _, attributes in parsed.tags for name in attributes)
+    assert not any(
+        name.startswith("on") and name != "onsubmit"
+        for _, attributes in parsed.tags
+        for name in attributes
+    )
     assert "@import" not in page.split("<script", 1)[0]
     assert HOSTILE not in page
     assert {case["task"] for case in json.loads(parsed.data)["cases"]} == {HOSTILE}
 
 
 def test_formulas_do_not_reach_a_spreadsheet(tmp_path):
-    summary = write_report(kept(tmp_path / "store.sqlite", [result(0.1, task="=1+1")]), tmp_path / "out")
+    summary = write_report(
+        kept(tmp_path / "store.sqlite", [result(0.1, task="=1+1")]), tmp_path / "out"
+    )
     assert read_csv(summary.out / "tables" / "cells.csv")[0]["task"] == "'=1+1"
 
 
@@ -631,19 +887,36 @@ class Browser:
     def __init__(self, folder):
         pipes = os.pipe(), os.pipe()
         self._out, self._in = pipes[0][1], pipes[1][0]
-        theirs_in, theirs_out = (fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (pipes[0][0], pipes[1][1]))  # not 3 or 4
+        theirs_in, theirs_out = (
+            fcntl.fcntl(fd, fcntl.F_DUPFD, 20) for fd in (pipes[0][0], pipes[1][1])
+        )  # not 3 or 4
 
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
+        flags = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+        ]
         flags += ["--disable-background-networking", "--no-first-run", f"--user-data-dir={folder}"]
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        connect = "import os, sys; i, o, *c = sys.argv[1:]; os.dup2(int(i), 3); os.dup2(int(o), 4); os.execv(c[0], c)"
+        quiet = {
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }
+        connect = (
+            "import os, sys; i, o, *c = sys.argv[1:]; os.dup2(int(i), 3); os.dup2(int(o), "
+            "4); os.execv(c[0], c)"
+        )
         command = [sys.executable, "-c", connect, str(theirs_in), str(theirs_out), CHROMIUM, *flags]
         self.process = subprocess.Popen(command, pass_fds=(theirs_in, theirs_out), **quiet)
         for fd in (theirs_in, theirs_out, pipes[0][0], pipes[1][1]):
             os.close(fd)
         self._rest, self._number, self.events, self._session = b"", 0, [], None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Runtime", "Log", "Network", "Page"):
             self.call(f"{domain}.enable")
 
@@ -659,7 +932,13 @@ class Browser:
     def call(self, method, **params):
         self._number += 1
         message = {"id": self._number, "method": method, "params": params}
-        os.write(self._out, json.dumps({**message, **({"sessionId": self._session} if self._session else {})}).encode() + b"\0")
+        os.write(
+            self._out,
+            json.dumps(
+                {**message, **({"sessionId": self._session} if self._session else {})}
+            ).encode()
+            + b"\0",
+        )
         while True:
             got = self._receive()
             if got.get("id") == self._number:
@@ -674,7 +953,10 @@ class Browser:
 
     def ask(self, script):
         """The value of an expression, after the page has had time to draw."""
-        wait = f"new Promise(done => requestAnimationFrame(() => setTimeout(() => done({script}), 50)))"
+        wait = (
+            f"new Promise(done => requestAnimationFrame(() => setTimeout(() => done({script}), "
+            f"50)))"
+        )
         got = self.call("Runtime.evaluate", expression=wait, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in got, got
         return got["result"].get("value")
@@ -686,32 +968,51 @@ class Browser:
         os.close(self._in)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here to open the page with (Debian: apt install chromium)")
+@pytest.mark.skipif(
+    CHROMIUM is None,
+    reason="there is no Chromium here to open the page with (Debian: apt install chromium)",
+)
 def test_the_page_works_in_a_browser(report, tmp_path):
     browser = Browser(tmp_path / "profile")
     try:
         browser.open((report.out / "index.html").as_uri())
-        drawn = "document.getElementById('tau-plot').data.map(trace => trace.name).filter(name => name)"
+        drawn = (
+            "document.getElementById('tau-plot').data.map(trace => trace.name).filter(name => name)"
+        )
         names = browser.ask(drawn)
         assert {name for name in names if "0.5" in name} == {"ε = 0.5"}
         assert len(names) == 6  # three budgets, two algorithms
         browser.ask("document.querySelector('#epsilon-filter input[value=\"0.5\"]').click()")
         assert sorted(set(browser.ask(drawn))) == ["ε = 2", "ε = ∞ (not private)"]
-        browser.ask("document.querySelectorAll('#epsilon-filter input:checked').forEach(box => box.click())")
+        browser.ask(
+            "document.querySelectorAll('#epsilon-filter input:checked').forEach(box => box.click())"
+        )
         assert browser.ask(drawn) == []
         change = "s.dispatchEvent(new Event('change', {{bubbles: true}}))"
-        choose = f"(() => {{{{ const s = document.getElementById('{{}}'); s.selectedIndex = {{}}; {change} }}}})()"
-        browser.ask(choose.format("convention-filter", 1))  # Lemma 1: filters are filled anew, exact epsilon in the legend
+        choose = (
+            f"(() => "
+            f"{{{{ const s = document.getElementById('{{}}'); s.selectedIndex = {{}}; {change} }}}})()"
+        )
+        browser.ask(
+            choose.format("convention-filter", 1)
+        )  # Lemma 1: filters are filled anew, exact epsilon in the legend
         assert set(browser.ask(drawn)) >= {"ε = 0.5 (exact ε = 12,345)"}
-        assert browser.ask("document.getElementById('meaning').textContent").startswith("lemma1 v=proof: ε is a label")
+        assert browser.ask("document.getElementById('meaning').textContent").startswith(
+            "lemma1 v=proof: ε is a label"
+        )
         browser.ask(choose.format("convention-filter", 0))
         browser.ask(choose.format("algorithm-filter", 1))
         assert len(browser.ask(drawn)) == 3
         assert browser.ask("document.querySelectorAll('tr[data-cases]:not([hidden])').length") > 10
-        buttons = browser.ask("[...document.querySelectorAll('.modebar-btn')].map(button => button.dataset.title).join()")
+        buttons = browser.ask(
+            "[...document.querySelectorAll('.modebar-btn')].map(button => "
+            "button.dataset.title).join()"
+        )
         assert "Download" in buttons
         assert "Share" not in buttons  # it would send the data away
-        assert browser.ask("window.hacked === undefined && document.querySelector('img[src=x]') === null")
+        assert browser.ask(
+            "window.hacked === undefined && document.querySelector('img[src=x]') === null"
+        )
         assert browser.ask("document.getElementById('task-filter').value") == HOSTILE
     finally:
         browser.close()
@@ -719,10 +1020,20 @@ def test_the_page_works_in_a_browser(report, tmp_path):
         event
         for event in browser.events
         if event.get("method") == "Runtime.exceptionThrown"
-        or (event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] in ("error", "warning"))
-        or (event.get("method") == "Runtime.consoleAPICalled" and event["params"]["type"] in ("error", "warning"))
+        or (
+            event.get("method") == "Log.entryAdded"
+            and event["params"]["entry"]["level"] in ("error", "warning")
+        )
+        or (
+            event.get("method") == "Runtime.consoleAPICalled"
+            and event["params"]["type"] in ("error", "warning")
+        )
     ]
     assert wrong == []
-    asked = [e["params"]["request"]["url"] for e in browser.events if e.get("method") == "Network.requestWillBeSent"]
+    asked = [
+        e["params"]["request"]["url"]
+        for e in browser.events
+        if e.get("method") == "Network.requestWillBeSent"
+    ]
     assert {url.split(":")[0] for url in asked} <= {"file", "data", "blob"}
     assert len([url for url in asked if url.startswith("file")]) == 1

@@ -15,8 +15,8 @@ from torch import nn
 
 import equipoise
 from equipoise import DataError, InvalidValue, own_task, train
+from equipoise.privacy.statement import statement
 from equipoise.saved import load, reserve, save
-from equipoise.statement import statement
 from problems import TASK_FILE, blobs, run_command
 
 STATEMENT = {  # every field of guarantee.md, and what its value looks like
@@ -63,7 +63,14 @@ def fields(text):
     ids=str,
 )
 def test_a_reader_can_recompute_epsilon_from_the_statement(change):
-    settings = {"task": "breast-cancer", "epsilon": 2, "clip_norm": 0.7, "iterations": 32, "local_steps": 4, "clients": 10}
+    settings = {
+        "task": "breast-cancer",
+        "epsilon": 2,
+        "clip_norm": 0.7,
+        "iterations": 32,
+        "local_steps": 4,
+        "clients": 10,
+    }
     result = train(**{**settings, **change})
     text = statement(result)
     text = text.replace("epsilon, upper bound", "epsilon, exact") if result.by_stability else text
@@ -73,7 +80,9 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
         assert re.fullmatch(pattern, values[name]), (name, values[name])
     assert all(notice in text for notice in result.notices)
     assert ("follows from the stability" in text) == result.by_stability
-    assert (f"differentially private for one {result.unit}" in text.split("##")[0]) == result.private
+    assert (
+        f"differentially private for one {result.unit}" in text.split("##")[0]
+    ) == result.private
     for words in (
         "What is not covered",
         "each spends its own budget",
@@ -82,7 +91,11 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
         result.repeat,
     ):
         assert words in text
-    sigma, sensitivity, releases = float(values["sigma"]), float(values["sensitivity"]), int(values["releases"])
+    sigma, sensitivity, releases = (
+        float(values["sigma"]),
+        float(values["sensitivity"]),
+        int(values["releases"]),
+    )
     if sigma == 0:
         assert values["epsilon, exact"] == "inf"
         return
@@ -92,9 +105,17 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
         log_second = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
         return special.ndtr(mu / 2 - epsilon / mu) - math.exp(log_second) - delta
 
-    assert optimize.brentq(excess, 0, 1e4, xtol=1e-12) == pytest.approx(float(values["epsilon, exact"]), rel=1e-6)
-    honest = result.clients - int(values["colluding clients"]) if values["trust"] == "secure-aggregation" else 1
-    assert float(values["sigma of one client"]) * math.sqrt(honest) == pytest.approx(sigma, rel=1e-12)
+    assert optimize.brentq(excess, 0, 1e4, xtol=1e-12) == pytest.approx(
+        float(values["epsilon, exact"]), rel=1e-6
+    )
+    honest = (
+        result.clients - int(values["colluding clients"])
+        if values["trust"] == "secure-aggregation"
+        else 1
+    )
+    assert float(values["sigma of one client"]) * math.sqrt(honest) == pytest.approx(
+        sigma, rel=1e-12
+    )
 
 
 def test_a_reader_can_recompute_a_sampled_epsilon_from_the_statement():
@@ -105,11 +126,20 @@ def test_a_reader_can_recompute_a_sampled_epsilon_from_the_statement():
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
     values = fields(text)
     assert "epsilon, exact" not in values
-    rows = re.findall(r"^\| (\d+) \| (\d+) \| ([0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \|$", text, re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\d+) \| (\d+) \| ([0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \|$",
+        text,
+        re.MULTILINE,
+    )
     assert len(rows) == 4
     for _, records, rate, _, sigma, epsilon in rows:
         assert float(rate) == 20 / int(records)
-        names = {"rate": float(rate), "noise": float(sigma) / float(values["clip norm C"]), "delta": 1e-5, "releases": 8}
+        names = {
+            "rate": float(rate),
+            "noise": float(sigma) / float(values["clip norm C"]),
+            "delta": 1e-5,
+            "releases": 8,
+        }
         exec(code, names)
         assert names["epsilon"] == pytest.approx(float(epsilon), rel=1e-3)
     assert float(values["epsilon, upper bound"]) == max(float(row[-1]) for row in rows)
@@ -117,14 +147,29 @@ def test_a_reader_can_recompute_a_sampled_epsilon_from_the_statement():
 
 def test_a_saved_run_reads_back(tmp_path, capsys):
     out = tmp_path / "run"
-    flags = "train --task breast-cancer --epsilon 2 --clip 1 --clients 10 --iterations 8 --simulate-noise-seed 0 --json"
+    flags = (
+        "train --task breast-cancer --epsilon 2 --clip 1 --clients 10 --iterations 8 "
+        "--simulate-noise-seed 0 --json"
+    )
     code, printed, err = run_command(capsys, *flags.split(), "--out", str(out))
     assert code == 0
     assert f"saved in {out}" in err.replace("\n", "")
-    assert sorted(path.name for path in out.iterdir()) == ["curve.png", "guarantee.md", "model.safetensors", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "curve.png",
+        "guarantee.md",
+        "model.safetensors",
+        "result.json",
+    ]
     result = load(out)
     assert json.loads(result.to_json()) == json.loads(printed)
-    again = train(task="breast-cancer", epsilon=2, clip_norm=1, clients=10, iterations=8, simulate_noise_seed=0)
+    again = train(
+        task="breast-cancer",
+        epsilon=2,
+        clip_norm=1,
+        clients=10,
+        iterations=8,
+        simulate_noise_seed=0,
+    )
     assert again == result
     assert np.array_equal(again.x, result.x)
     shown = run_command(capsys, "show", str(out), "--json")[1]
@@ -142,7 +187,14 @@ def test_the_model_is_a_state_dict(tmp_path):
 
     clients, test = blobs()
     network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
-    task = own_task(network, clients, nn.functional.cross_entropy, equipoise.accuracy, test=test, learning_rate=0.5)
+    task = own_task(
+        network,
+        clients,
+        nn.functional.cross_entropy,
+        equipoise.accuracy,
+        test=test,
+        learning_rate=0.5,
+    )
     result = train(task=task, epsilon=2, clip_norm=1)
     reserve(tmp_path / "run")
     save(result, tmp_path / "run")
@@ -152,7 +204,10 @@ def test_the_model_is_a_state_dict(tmp_path):
 
 
 def test_evaluate_on_other_files(clinic, tmp_path, capsys):
-    flags = "train --task csv --data a.csv b.csv --label outcome --bounds bounds.toml --epsilon inf --out run --json"
+    flags = (
+        "train --task csv --data a.csv b.csv --label outcome --bounds bounds.toml --epsilon "
+        "inf --out run --json"
+    )
     assert json.loads(run_command(capsys, *flags.split())[1])["test_error"] is None
     for gone in ("a.csv", "b.csv", "bounds.toml"):
         Path(gone).unlink()  # the folder is enough
@@ -165,7 +220,10 @@ def test_evaluate_on_other_files(clinic, tmp_path, capsys):
 
 
 def test_the_table_of_a_run_without_test_records(clinic, capsys):
-    flags = "train --task csv --data a.csv b.csv --label outcome --bounds bounds.toml --epsilon inf --out run --json"
+    flags = (
+        "train --task csv --data a.csv b.csv --label outcome --bounds bounds.toml --epsilon "
+        "inf --out run --json"
+    )
     run_command(capsys, *flags.split())
     assert "no public test records" in run_command(capsys, "show", "run")[1]
 
@@ -192,7 +250,10 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    with pytest.raises(equipoise.EquipoiseError, match="No space left on device; the files that are there are whole"):
+    with pytest.raises(
+        equipoise.EquipoiseError,
+        match="No space left on device; the files that are there are whole",
+    ):
         save(result, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors", "unfinished"]
     with pytest.raises(InvalidValue, match=r"already holds model\.safetensors, unfinished"):
@@ -209,7 +270,9 @@ def test_two_runs_cannot_claim_one_folder(tmp_path):
 def test_strange_names_lose_nothing(tmp_path, capsys, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     Path(f"{name}.py").write_text(TASK_FILE)
-    code, out, err = run_command(capsys, "train", "--task", f"{name}.py", "--epsilon", "2", "--clip", "1", "--out", name)
+    code, out, err = run_command(
+        capsys, "train", "--task", f"{name}.py", "--epsilon", "2", "--clip", "1", "--out", name
+    )
     assert code == 0, err
     assert f"{name}.py" in out
     assert load(Path(name)).task == f"{name}.py"
@@ -218,7 +281,10 @@ def test_strange_names_lose_nothing(tmp_path, capsys, monkeypatch, name):
 
 def test_a_broken_pipe_comes_after_saving(tmp_path):
     program = Path(sys.executable).with_name("equipoise")
-    command = f"{program} train --task breast-cancer --epsilon 2 --clip 1 --json --out {tmp_path / 'run'} | true"
+    command = (
+        f"{program} train --task breast-cancer --epsilon 2 --clip 1 --json --out "
+        f"{tmp_path / 'run'} | true"
+    )
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert "Traceback" not in done.stderr
     assert load(tmp_path / "run").private
@@ -226,9 +292,12 @@ def test_a_broken_pipe_comes_after_saving(tmp_path):
 
 def test_the_command_to_repeat_a_run_repeats_it(capsys):
     flags = (
-        "--task breast-cancer --algorithm dp-scaffnew --epsilon 2.5 --clip 0.5 --schedule coin --p 0.2 --diagnostics --seed 3"
+        "--task breast-cancer --algorithm dp-scaffnew --epsilon 2.5 --clip 0.5 --schedule "
+        "coin --p 0.2 --diagnostics --seed 3"
     )
-    first = json.loads(run_command(capsys, "train", *flags.split(), "--simulate-noise-seed", "4", "--json")[1])
+    first = json.loads(
+        run_command(capsys, "train", *flags.split(), "--simulate-noise-seed", "4", "--json")[1]
+    )
     words = first["repeat"].split()
     assert words[:2] == ["equipoise", "train"]
     assert json.loads(run_command(capsys, *words[1:], "--json")[1]) == first

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from equipoise import DataError, InvalidValue, train
-from equipoise.grids import divisors, grid, paper_grid, read_grid
-from equipoise.run import Settings
-from equipoise.search import search
-from equipoise.store import Finished, Store
-from equipoise.sweep import key_of, resolved, run_stack, stacks_of, sweep, task_of
+from equipoise.settings import Settings
+from equipoise.sweeps.grid import divisors, grid, paper_grid, read_grid
+from equipoise.sweeps.search import search
+from equipoise.sweeps.store import Finished, Store
+from equipoise.sweeps.sweep import key_of, resolved, run_stack, stacks_of, sweep, task_of
 from equipoise.tasks import Options
 from equipoise.training import train_together
 from problems import ROOT, SMALL, TASK_FILE, contents, run_command
@@ -36,13 +36,21 @@ def test_a_grid_is_all_combinations_with_infinity_once():
     runs = grid(SMALL)
     cells = [(c[0].algorithm, c[0].local_steps, c[0].epsilon, c[0].clip_norm) for c in runs.cells]
     assert len(cells) == len({*cells}) == 2 * 4 * (2 + 1)
-    assert [(e, c) for a, t, e, c in cells if (a, t) == ("dp-fedavg", 1)] == [(2.0, 0.1), (2.0, 1.0), (math.inf, None)]
-    assert all([trial.seed for trial in cell] == [trial.simulate_noise_seed for trial in cell] == [0, 1] for cell in runs.cells)
+    assert [(e, c) for a, t, e, c in cells if (a, t) == ("dp-fedavg", 1)] == [
+        (2.0, 0.1),
+        (2.0, 1.0),
+        (math.inf, None),
+    ]
+    assert all(
+        [trial.seed for trial in cell] == [trial.simulate_noise_seed for trial in cell] == [0, 1]
+        for cell in runs.cells
+    )
     assert {cell[0].local_steps for cell in runs.cells} == {1, 2, 3, 6}
 
 
 def test_the_paper_s_grids():
-    """tau over all divisors, four budgets with three clips and infinity once, three seeds, both algorithms."""
+    """tau over all divisors, four budgets with three clips and infinity once, three seeds, both
+    algorithms."""
     document = paper_grid("fed-ixi")
     assert document["iterations"] == 400
     assert document["clip"] == [10, 20, 50]
@@ -54,7 +62,13 @@ def test_the_paper_s_grids():
 
 
 def test_variants_change_some_settings():
-    document = {**SMALL, "variant": [{"noise_rule": "exact"}, {"noise_rule": "lemma1", "v": "proof", "epsilon": 1.0}]}
+    document = {
+        **SMALL,
+        "variant": [
+            {"noise_rule": "exact"},
+            {"noise_rule": "lemma1", "v": "proof", "epsilon": 1.0},
+        ],
+    }
     runs = [cell[0] for cell in grid(document).cells]
     assert {run.noise_rule for run in runs} == {"exact", "lemma1"}
     assert {run.epsilon for run in runs if run.noise_rule == "lemma1"} == {1.0}
@@ -120,7 +134,9 @@ def test_files_that_are_no_grid(tmp_path, capsys):
 
 def test_a_task_without_data_is_one_sentence(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "nothing"))
-    code, _, error = run_command(capsys, "sweep", "paper", "--task", "messidor", "--store", str(tmp_path / "s.sqlite"))
+    code, _, error = run_command(
+        capsys, "sweep", "paper", "--task", "messidor", "--store", str(tmp_path / "s.sqlite")
+    )
     assert code == 2
     assert "the data of task=messidor is not in" in error
 
@@ -128,15 +144,33 @@ def test_a_task_without_data_is_one_sentence(tmp_path, capsys, monkeypatch):
 # ---- stacks ----
 
 
-@pytest.mark.parametrize(("task", "batch"), [("quadratic", None), ("breast-cancer", None), ("breast-cancer", 2)])
-@pytest.mark.parametrize("algorithms", [["dp-fedavg"], ["dp-scaffnew"], ["dp-fedavg", "dp-scaffnew"]])
+@pytest.mark.parametrize(
+    ("task", "batch"), [("quadratic", None), ("breast-cancer", None), ("breast-cancer", 2)]
+)
+@pytest.mark.parametrize(
+    "algorithms", [["dp-fedavg"], ["dp-scaffnew"], ["dp-fedavg", "dp-scaffnew"]]
+)
 def test_stacked_runs_equal_runs_by_themselves(task, algorithms, batch):
-    """Models to rounding, curves at the same rounds, the same noise, the same account: only the company differs."""
+    """Models to rounding, curves at the same rounds, the same noise, the same account: only the
+    company differs."""
     common = {"task": task, "local_steps": 2, "iterations": 8, "diagnostics": True, "batch": batch}
-    budgets = [{"epsilon": math.inf}, {"epsilon": 2.0, "clip_norm": 0.1}, {"epsilon": 0.5, "clip_norm": 3.0}]
-    budgets += [{"epsilon": 2.0, "clip_norm": 1.0, "trust": "secure-aggregation", "neighbours": "zero-out"}]
-    columns = [{**common, **budget, "algorithm": algorithm} for algorithm in algorithms for budget in budgets]
-    rows = [[Settings.of(**column, seed=s, simulate_noise_seed=s) for column in columns] for s in (0, 1, 2)]
+    budgets = [
+        {"epsilon": math.inf},
+        {"epsilon": 2.0, "clip_norm": 0.1},
+        {"epsilon": 0.5, "clip_norm": 3.0},
+    ]
+    budgets += [
+        {"epsilon": 2.0, "clip_norm": 1.0, "trust": "secure-aggregation", "neighbours": "zero-out"}
+    ]
+    columns = [
+        {**common, **budget, "algorithm": algorithm}
+        for algorithm in algorithms
+        for budget in budgets
+    ]
+    rows = [
+        [Settings.of(**column, seed=s, simulate_noise_seed=s) for column in columns]
+        for s in (0, 1, 2)
+    ]
     tasks = [task_of(task, Options.of(row[0])) for row in rows]
     together = train_together(tasks, [[resolved(one) for one in row] for row in rows], 100)
     for row, results in zip(rows, together, strict=True):
@@ -144,7 +178,9 @@ def test_stacked_runs_equal_runs_by_themselves(task, algorithms, batch):
             alone = train(settings)
             np.testing.assert_allclose(stacked.x, alone.x, rtol=1e-11, atol=1e-13)
             same = {"curve", "per_round", "repeat", "x"}
-            assert stacked.model_dump(exclude=same | {"test_error"}) == alone.model_dump(exclude=same | {"test_error"})
+            assert stacked.model_dump(exclude=same | {"test_error"}) == alone.model_dump(
+                exclude=same | {"test_error"}
+            )
             for one, other in zip(stacked.curve, alone.curve, strict=True):
                 assert _numbers(one) == pytest.approx(_numbers(other), rel=1e-9)
             for one, other in zip(stacked.per_round, alone.per_round, strict=True):
@@ -158,20 +194,45 @@ def _numbers(point):
 def test_only_like_runs_are_stacked():
     stacks = stacks_of(grid(SMALL).cells)
     assert len(stacks) == 4  # local steps
-    assert {(len(stack), len(stack[0])) for stack in stacks} == {(2, 2 * 3)}  # seeds; algorithms, budgets
-    variants = [{"algorithm": "dp-fedavg"}, *({"algorithm": "dp-scaffnew", "h_update": how} for how in ("paper", "clipped"))]
+    assert {(len(stack), len(stack[0])) for stack in stacks} == {
+        (2, 2 * 3)
+    }  # seeds; algorithms, budgets
+    variants = [
+        {"algorithm": "dp-fedavg"},
+        *({"algorithm": "dp-scaffnew", "h_update": how} for how in ("paper", "clipped")),
+    ]
     without = {name: value for name, value in SMALL.items() if name != "algorithm"}
     stacks = stacks_of(grid({**without, "variant": variants}).cells)
     assert sorted((len(stack), len(stack[0])) for stack in stacks) == [(2, 3)] * 4 + [(2, 6)] * 4
-    several = {**SMALL, "unit": "record", "task": "breast-cancer", "sampling_rate": 0.5, "epsilon": 2.0, "clip": 1.0}
+    several = {
+        **SMALL,
+        "unit": "record",
+        "task": "breast-cancer",
+        "sampling_rate": 0.5,
+        "epsilon": 2.0,
+        "clip": 1.0,
+    }
     assert {(len(stack), len(stack[0])) for stack in stacks_of(grid(several).cells)} == {(1, 1)}
     one, other = (resolved(cell[0]) for cell in grid(SMALL).cells[:2])
     with pytest.raises(InvalidValue, match="may differ in seed, algorithm, budget and clip only"):
-        train_together([task_of("quadratic", Options.of(one))], [[one, other.model_copy(update={"eta": 0.5})]], 5)
+        train_together(
+            [task_of("quadratic", Options.of(one))],
+            [[one, other.model_copy(update={"eta": 0.5})]],
+            5,
+        )
 
 
 def test_runs_of_a_row_share_their_noise():
-    run = resolved(Settings.of(task="quadratic", clients=4, iterations=4, epsilon=2.0, clip_norm=1.0, simulate_noise_seed=5))
+    run = resolved(
+        Settings.of(
+            task="quadratic",
+            clients=4,
+            iterations=4,
+            epsilon=2.0,
+            clip_norm=1.0,
+            simulate_noise_seed=5,
+        )
+    )
     other = run.model_copy(update={"simulate_noise_seed": 6})
     with pytest.raises(InvalidValue, match="one simulate_noise_seed"):
         train_together([task_of("quadratic", Options.of(run))], [[run, other]], 5)
@@ -185,13 +246,26 @@ def test_a_sweep_and_its_store(tmp_path):
     last = finished(SMALL, store)
     assert (last.done, last.failed, last.total, last.left) == (48, 0, 48, 0.0)
     with Store(store) as kept:
-        (row,) = kept.table("*", "algorithm = 'dp-fedavg' AND epsilon = 2 AND clip_norm = 0.1 AND local_steps = 3 AND seed = 1")
+        (row,) = kept.table(
+            "*",
+            "algorithm = 'dp-fedavg' AND epsilon = 2 AND clip_norm = 0.1 AND local_steps = 3 AND "
+            "seed = 1",
+        )
         points = kept.curve(row["key"])
-    settings = {"task": "quadratic", "clients": 4, "iterations": 6, "local_steps": 3, "epsilon": 2.0, "clip_norm": 0.1}
+    settings = {
+        "task": "quadratic",
+        "clients": 4,
+        "iterations": 6,
+        "local_steps": 3,
+        "epsilon": 2.0,
+        "clip_norm": 0.1,
+    }
     alone = train(**settings, seed=1, simulate_noise_seed=1, diagnostics=True)
     assert row["test_error"] == pytest.approx(alone.test_error)
     assert row["epsilon_spent"] == alone.epsilon_spent
-    assert [point["test_error"] for point in points] == pytest.approx([point.test_error for point in alone.curve])
+    assert [point["test_error"] for point in points] == pytest.approx(
+        [point.test_error for point in alone.curve]
+    )
     assert points[-1]["clipped"] == alone.per_round[-1].clipped
     assert points[-1]["train_error"] == pytest.approx(alone.per_round[-1].train_error)
     document = json.loads(row["result"])
@@ -204,13 +278,15 @@ def test_finished_runs_are_never_run_again(tmp_path, monkeypatch):
     finished({**SMALL, "seeds": [0]}, store)
     before = contents(store)
     calls = []
-    monkeypatch.setattr("equipoise.sweep.run_stack", lambda *a: calls.append(a))
+    monkeypatch.setattr("equipoise.sweeps.sweep.run_stack", lambda *a: calls.append(a))
     finished({**SMALL, "seeds": [0]}, store)
     assert (calls, contents(store)) == ([], before)
 
 
 def test_results_do_not_depend_on_interruptions_or_processes(tmp_path):
-    """Stopped after three stacks and started again, by two processes: the same store, bit for bit."""
+    """Stopped after three stacks and started again, by two processes: the same store, bit for
+    bit.
+    """
     whole, parts = tmp_path / "whole.sqlite", tmp_path / "parts.sqlite"
     finished(SMALL, whole)
     steps = sweep("small", grid(SMALL).cells, parts)
@@ -225,7 +301,15 @@ def test_results_do_not_depend_on_interruptions_or_processes(tmp_path):
 def test_a_key_is_what_decides_the_numbers():
     one, *_ = (resolved(settings) for settings in grid(SMALL).settings)
     assert key_of(one) == key_of(one.model_copy())
-    assert len({key_of(one.model_copy(update=change)) for change in ({}, {"epsilon": 2.5}, {"seed": 9}, {"eta": 0.1})}) == 4
+    assert (
+        len(
+            {
+                key_of(one.model_copy(update=change))
+                for change in ({}, {"epsilon": 2.5}, {"seed": 9}, {"eta": 0.1})
+            }
+        )
+        == 4
+    )
 
 
 def _write(store):
@@ -248,7 +332,7 @@ def test_failures_are_kept_and_retried(tmp_path, monkeypatch):
         return train_together(tasks, runs, points)
 
     with monkeypatch.context() as patch:
-        patch.setattr("equipoise.sweep.train_together", fails)
+        patch.setattr("equipoise.sweeps.sweep.train_together", fails)
         last = finished(SMALL, store)
     assert (last.done, last.failed) == (36, 12)
     with Store(store) as kept:
@@ -261,7 +345,8 @@ def test_failures_are_kept_and_retried(tmp_path, monkeypatch):
 
 
 def test_one_failure_is_not_everybody_s(tmp_path, monkeypatch):
-    """Whatever a user's code raises is noted; and a key that failed elsewhere does not keep its stack from running."""
+    """Whatever a user's code raises is noted; and a key that failed elsewhere does not keep its
+    stack from running."""
     store = tmp_path / "s.sqlite"
     key = key_of(resolved(next(grid(SMALL).settings)))
     with Store(store) as kept:
@@ -272,7 +357,7 @@ def test_one_failure_is_not_everybody_s(tmp_path, monkeypatch):
             raise KeyError("mine")
         return train_together(tasks, runs, points)
 
-    monkeypatch.setattr("equipoise.sweep.train_together", fails)
+    monkeypatch.setattr("equipoise.sweeps.sweep.train_together", fails)
     last = finished(SMALL, store)
     assert (last.done, last.failed) == (36, 12)
     with Store(store) as kept:
@@ -286,7 +371,7 @@ def test_of_a_larger_grid_only_what_is_new_is_trained(tmp_path, monkeypatch):
         trained.extend(run for row in runs for run in row)
         return train_together(tasks, runs, points)
 
-    monkeypatch.setattr("equipoise.sweep.train_together", counted)
+    monkeypatch.setattr("equipoise.sweeps.sweep.train_together", counted)
     store = tmp_path / "s.sqlite"
     small, large = {**SMALL, "epsilon": [2.0]}, {**SMALL, "epsilon": [2.0, 1.0]}
     assert finished(small, store).done == len(trained) == 32
@@ -297,7 +382,9 @@ def test_of_a_larger_grid_only_what_is_new_is_trained(tmp_path, monkeypatch):
 
 def test_variants_may_add_trials_to_a_cell(tmp_path):
     variants = [{"seeds": [0, 1]}, {"local_steps": [2, 6], "seeds": [0, 1, 2, 3]}]
-    runs = grid({**SMALL, "epsilon": 2.0, "clip": 1.0, "algorithm": "dp-fedavg", "variant": variants})
+    runs = grid(
+        {**SMALL, "epsilon": 2.0, "clip": 1.0, "algorithm": "dp-fedavg", "variant": variants}
+    )
     assert {cell[0].local_steps: len(cell) for cell in runs.cells} == {1: 2, 2: 4, 3: 2, 6: 4}
     *_, last = sweep("small", runs.cells, tmp_path / "s.sqlite")
     assert (last.done, last.total) == (12, 12)
@@ -313,7 +400,8 @@ def test_what_a_larger_grid_adds_is_counted_honestly(tmp_path):
 
 
 class Pool:
-    """Processes that die as soon as one of them runs a stack with two local steps, as memory would run out."""
+    """Processes that die as soon as one of them runs a stack with two local steps, as memory would
+    run out."""
 
     def __init__(self, workers, *_):
         self.running, self.broken = [], False
@@ -340,14 +428,17 @@ class Pool:
 
 def test_who_ran_beside_a_process_that_died_is_not_blamed(tmp_path, monkeypatch):
     store = tmp_path / "s.sqlite"
-    monkeypatch.setattr("equipoise.sweep.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("equipoise.sweeps.sweep.ProcessPoolExecutor", Pool)
     monkeypatch.setattr(
-        "equipoise.sweep.wait", lambda running, **_: _Waited([f for f in running if f.done()] or [_run(running)])
+        "equipoise.sweeps.sweep.wait",
+        lambda running, **_: _Waited([f for f in running if f.done()] or [_run(running)]),
     )
     last = finished(SMALL, store, workers=2)
     assert (last.done, last.failed) == (36, 12)
     with Store(store) as kept:
-        assert {*kept.failures().values()} == {"its process died 3 times: there may be too little memory"}
+        assert {*kept.failures().values()} == {
+            "its process died 3 times: there may be too little memory"
+        }
 
 
 class _Waited:
@@ -421,7 +512,9 @@ def test_stores_that_cannot_be_used(tmp_path, capsys):
         db.execute("PRAGMA user_version = 99")
     with pytest.raises(DataError, match=r"newer.sqlite was written by a newer Equipoise \(form 99"):
         Store(newer)
-    (tmp_path / "text.sqlite").write_text("no database, but a text that is long enough to be looked at" * 100)
+    (tmp_path / "text.sqlite").write_text(
+        "no database, but a text that is long enough to be looked at" * 100
+    )
     with pytest.raises(DataError, match=r"text.sqlite is damaged or no store"):
         Store(tmp_path / "text.sqlite")
     with sqlite3.connect(tmp_path / "other.sqlite") as db:
@@ -448,7 +541,9 @@ def test_a_damaged_store_is_told(tmp_path):
 def test_a_locked_store_is_told(tmp_path, monkeypatch):
     store = tmp_path / "s.sqlite"
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda path, timeout, **how: connect(path, timeout=0.1, **how))
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda path, timeout, **how: connect(path, timeout=0.1, **how)
+    )
     with Store(store) as kept:
         other = connect(store, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -465,7 +560,14 @@ def test_the_command(tmp_path, capsys):
         'task = "quadratic"\nclients = 4\niterations = 4\nlocal_steps = "divisors"\n'
         "epsilon = [1.0, inf]\nclip = 1.0\nseeds = [0]\n"
     )
-    arguments = ("sweep", str(tmp_path / "mine.toml"), "--store", str(tmp_path / "s.sqlite"), "--workers", "1")
+    arguments = (
+        "sweep",
+        str(tmp_path / "mine.toml"),
+        "--store",
+        str(tmp_path / "s.sqlite"),
+        "--workers",
+        "1",
+    )
     code, out, _ = run_command(capsys, *arguments)
     assert code == 0
     assert "6 of 6 runs are in" in out
@@ -485,21 +587,41 @@ def test_an_interrupted_command_says_what_is_kept(tmp_path, capsys, monkeypatch,
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    (tmp_path / "mine.toml").write_text('task = "quadratic"\niterations = 4\nepsilon = inf\nseeds = [0]\n')
-    monkeypatch.setattr("equipoise.sweep.run_stack", interrupted)
-    arguments = (str(tmp_path / "mine.toml"), "--store", str(tmp_path / "s.sqlite"), "--workers", "1", *search)
+    (tmp_path / "mine.toml").write_text(
+        'task = "quadratic"\niterations = 4\nepsilon = inf\nseeds = [0]\n'
+    )
+    monkeypatch.setattr("equipoise.sweeps.sweep.run_stack", interrupted)
+    arguments = (
+        str(tmp_path / "mine.toml"),
+        "--store",
+        str(tmp_path / "s.sqlite"),
+        "--workers",
+        "1",
+        *search,
+    )
     code, _, error = run_command(capsys, "sweep", *arguments)
     assert code == 130
     assert "the same command goes on" in " ".join(error.split())
 
 
 def test_failed_runs_make_the_command_fail(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("equipoise.sweep.train_together", lambda *_: 1 / 0)
-    (tmp_path / "mine.toml").write_text('task = "quadratic"\niterations = 4\nepsilon = inf\nseeds = [0]\n')
-    arguments = ("sweep", str(tmp_path / "mine.toml"), "--store", str(tmp_path / "s.sqlite"), "--workers", "1")
+    monkeypatch.setattr("equipoise.sweeps.sweep.train_together", lambda *_: 1 / 0)
+    (tmp_path / "mine.toml").write_text(
+        'task = "quadratic"\niterations = 4\nepsilon = inf\nseeds = [0]\n'
+    )
+    arguments = (
+        "sweep",
+        str(tmp_path / "mine.toml"),
+        "--store",
+        str(tmp_path / "s.sqlite"),
+        "--workers",
+        "1",
+    )
     code, out, error = run_command(capsys, *arguments, "--json")
     assert (code, json.loads(out)["failed"]) == (1, 1)
     assert "1 runs failed: ZeroDivisionError" in error
-    code, _, error = run_command(capsys, "report", str(tmp_path / "s.sqlite"), "--out", str(tmp_path / "out"))
+    code, _, error = run_command(
+        capsys, "report", str(tmp_path / "s.sqlite"), "--out", str(tmp_path / "out")
+    )
     assert code == 2
     assert "ZeroDivisionError" in error

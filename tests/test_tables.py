@@ -1,4 +1,6 @@
-"""Task csv: what public bounds make of private tables, what is refused, and what is never revealed."""
+"""Task csv: what public bounds make of private tables, what is refused, and what is never
+revealed.
+"""
 
 import json
 import math
@@ -23,7 +25,11 @@ def test_scaling_and_coding_follow_from_the_bounds_alone(clinic):
     task = csv_task(test=("test.csv",))
     third = math.sqrt(3)
     rows = task.clients.features[0] * third
-    expected = [[-0.4, 1, 0, 0.1, third], [0.4, 0, 1, 0.9, third], [0.3, 0, 1, 0.5, third]]  # the fill of score is 0.5
+    expected = [
+        [-0.4, 1, 0, 0.1, third],
+        [0.4, 0, 1, 0.9, third],
+        [0.3, 0, 1, 0.5, third],
+    ]  # the fill of score is 0.5
     np.testing.assert_allclose(rows.numpy(), expected, atol=1e-15)
     assert task.clients.targets[0, :, 0].tolist() == [0, 1, 1]
     assert task.clients.targets[1, :2, 0].tolist() == [1, 0]  # columns in another order
@@ -40,7 +46,8 @@ def test_cells_outside_the_bounds_are_clipped_and_only_the_client_knows(clinic, 
     np.testing.assert_allclose(rows[:, :4].numpy(), [[1, 1, 0, 0.5], [-1, 0, 0, 0.5]])
     assert task.clients.sizes == (2, 2)  # the label `maybe` is not declared
     assert client_log[0] == (
-        "a.csv: 3 records, of which 1 left out (label missing or not declared); cells clipped or filled: age 2, sex 1, score 3"
+        "a.csv: 3 records, of which 1 left out (label missing or not declared); cells clipped or "
+        "filled: age 2, sex 1, score 3"
     )
 
 
@@ -53,7 +60,9 @@ def test_more_labels_and_numbers_as_labels(clinic):
     Path("bounds.toml").write_text(BOUNDS)
     task = csv_task(label="age", test=("test.csv",))  # a number: least squares, in years
     assert task.error_name == "root mean squared error"
-    assert float(task.measure(task.x0).error) == pytest.approx(np.sqrt(np.mean([20**2, 20**2, 40**2])))
+    assert float(task.measure(task.x0).error) == pytest.approx(
+        np.sqrt(np.mean([20**2, 20**2, 40**2]))
+    )
     assert task.constant_error == pytest.approx(np.std([30, 70, 90]))
 
 
@@ -61,9 +70,16 @@ def test_parquet_says_the_same_as_csv(clinic):
     import pyarrow
     import pyarrow.parquet
 
-    columns = {"age": [30.0, 70.0, 65.0], "sex": ["f", "m", "m"], "score": [0.1, 0.9, None], "outcome": ["no", "yes", "yes"]}
+    columns = {
+        "age": [30.0, 70.0, 65.0],
+        "sex": ["f", "m", "m"],
+        "score": [0.1, 0.9, None],
+        "outcome": ["no", "yes", "yes"],
+    }
     pyarrow.parquet.write_table(pyarrow.table(columns), "a.parquet")
-    assert torch.equal(csv_task(data=("a.parquet", "b.csv")).clients.features, csv_task().clients.features)
+    assert torch.equal(
+        csv_task(data=("a.parquet", "b.csv")).clients.features, csv_task().clients.features
+    )
     Path("bad.parquet").write_text("no")
     with pytest.raises(DataError, match=r"bad\.parquet is not a Parquet file"):
         csv_task(data=("bad.parquet",))
@@ -72,7 +88,10 @@ def test_parquet_says_the_same_as_csv(clinic):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("age,sex,outcome\n1,f,no\n", "a.csv does not have the columns of the bounds file: it lacks score"),
+        (
+            "age,sex,outcome\n1,f,no\n",
+            "a.csv does not have the columns of the bounds file: it lacks score",
+        ),
         ("age,sex,score,outcome,name\n1,f,0,no,x\n", "it has name besides"),
         ("age,sex,score,score,outcome\n1,f,0,0,no\n", "repeats a column"),
         ("age,sexe,score,outcome\n1,f,0,no\n", "it lacks sex and has sexe besides"),
@@ -95,8 +114,11 @@ def test_unreadable_tables(clinic):
 
 
 def test_rows_that_are_no_rows_stop_nothing(clinic, client_log):
-    """Too few or too many cells, broken quotes, foreign bytes, huge cells: filled, cut, and counted by the client alone."""
-    rows = b'30,f\n30,f,0.1,no,9,9\n30,"f,0.1,no\n30,\xff,0.1,no\n' + b"9" * 200_000 + b",f,0.1,no\n"
+    """Too few or too many cells, broken quotes, foreign bytes, huge cells: filled, cut, and counted
+    by the client alone."""
+    rows = (
+        b'30,f\n30,f,0.1,no,9,9\n30,"f,0.1,no\n30,\xff,0.1,no\n' + b"9" * 200_000 + b",f,0.1,no\n"
+    )
     Path("a.csv").write_bytes(HEADER.encode() + rows)
     task = csv_task()
     assert 1 <= task.clients.sizes[0] <= 5
@@ -114,13 +136,19 @@ def test_labels_that_are_missing_are_not_invented(clinic):
     Path("a.csv").write_text(HEADER + ",f,0.1,no\noops,f,0.1,no\n40,f,0.1,no\n400,f,0.1,no\n")
     task = csv_task(label="age")
     assert task.clients.sizes[0] == 2
-    assert task.clients.targets[0, :2, 0].tolist() == pytest.approx([-0.2, 1.0])  # 400 is clipped to 100
+    assert task.clients.targets[0, :2, 0].tolist() == pytest.approx(
+        [-0.2, 1.0]
+    )  # 400 is clipped to 100
 
 
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("low = 0", "low = nan", "bounds.toml, column age: low=nan and high=100.0 are not two numbers"),
+        (
+            "low = 0",
+            "low = nan",
+            "bounds.toml, column age: low=nan and high=100.0 are not two numbers",
+        ),
         ("low = 0", "low = 200", "low=200.0 and high=100.0 are not two numbers with low < high"),
         ("low = 0\nhigh = 100", "", "column age: give either low and high, or categories"),
         ("low = 0", "lowest = 0", "column age: expected low and high, or categories"),
@@ -130,7 +158,11 @@ def test_labels_that_are_missing_are_not_invented(clinic):
         ('["f", "m"]', '"fm"', "column sex: categories='fm' is not a list of values"),
         ("high = 100", "high = 1" + 400 * "0", "low=0.0 and high=inf are not two numbers"),
         ('["no", "yes"]', '["no", "yes"]\nfill = "no"', "column outcome: a label cannot be filled"),
-        ("[outcome]", "[result]", "label='outcome' is not in bounds.toml, which has age, sex, score, result"),
+        (
+            "[outcome]",
+            "[result]",
+            "label='outcome' is not in bounds.toml, which has age, sex, score, result",
+        ),
     ],
 )
 def test_bounds_that_make_no_sense_are_refused(clinic, old, new, sentence):
@@ -150,9 +182,13 @@ def test_what_task_csv_needs(clinic):
 
 
 def test_the_template_asks_to_be_filled_in(clinic, capsys):
-    _, template, _ = run_command(capsys, "data", "bounds", "--columns", "age", "blood pressure", "outcome")
+    _, template, _ = run_command(
+        capsys, "data", "bounds", "--columns", "age", "blood pressure", "outcome"
+    )
     Path("bounds.toml").write_text(template)
-    with pytest.raises(DataError, match=r"column age: low=nan and high=nan.*fill in what is publicly known"):
+    with pytest.raises(
+        DataError, match=r"column age: low=nan and high=nan.*fill in what is publicly known"
+    ):
         csv_task()
     filled = template.replace("low = nan", "low = 0").replace("high = nan", "high = 9")
     Path("bounds.toml").write_text(filled)
@@ -162,7 +198,8 @@ def test_the_template_asks_to_be_filled_in(clinic, capsys):
 
 @pytest.mark.parametrize("secret", [False, True])
 def test_nothing_but_the_releases_depends_on_private_values(clinic, capsys, monkeypatch, secret):
-    """Neighbouring data sets (one client replaced, size and oddities included), given noise: all else is identical.
+    """Neighbouring data sets (one client replaced, size and oddities included), given noise: all
+    else is identical.
 
     Once in a simulation, once as a private run whose noise the test has fixed.
     """
@@ -182,15 +219,23 @@ def test_nothing_but_the_releases_depends_on_private_values(clinic, capsys, monk
         out = Path("out")
         shutil.rmtree(out, ignore_errors=True)
         flags = (
-            "--task csv --data a.csv b.csv --label outcome --bounds bounds.toml --test test.csv --epsilon 2 --clip 1 --batch 5"
+            "--task csv --data a.csv b.csv --label outcome --bounds bounds.toml --test "
+            "test.csv --epsilon 2 --clip 1 --batch 5"
         )
-        more = "--iterations 12 --local-steps 3 --out out --json" + ("" if secret else " --simulate-noise-seed 1")
+        more = "--iterations 12 --local-steps 3 --out out --json" + (
+            "" if secret else " --simulate-noise-seed 1"
+        )
         code, stdout, stderr = run_command(capsys, "train", *flags.split(), *more.split())
         document = json.loads(stdout)
         assert json.loads((out / "result.json").read_text()) == document
         released = {key: document.pop(key) for key in ("curve", "test_error")}
         files = sorted(
-            (path.name, re.sub("SHA-256 `.*`", "", path.read_text()) if path.suffix in (".md", ".toml") else "")
+            (
+                path.name,
+                re.sub("SHA-256 `.*`", "", path.read_text())
+                if path.suffix in (".md", ".toml")
+                else "",
+            )
             for path in out.iterdir()
         )
         seen[name] = code, document, stderr, files, released
@@ -199,7 +244,9 @@ def test_nothing_but_the_releases_depends_on_private_values(clinic, capsys, monk
     assert usual[1]["private"] == secret
     for other in seen.values():
         assert usual[:4] == other[:4]
-    assert len({str(other[4]) for other in seen.values()}) > 3, "the data sets must differ where they may"
+    assert len({str(other[4]) for other in seen.values()}) > 3, (
+        "the data sets must differ where they may"
+    )
 
 
 def test_csv_walk_through(tmp_path, monkeypatch, capsys):
@@ -209,7 +256,9 @@ def test_csv_walk_through(tmp_path, monkeypatch, capsys):
     text = (ROOT / "README.md").read_text()
     (block,) = re.findall(r"```sh\n(python examples/hospitals.*?)```", text, re.DOTALL)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-euc", block], env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        ["bash", "-euc", block], env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     result = load(tmp_path / "run-1")
     assert result.private
@@ -219,30 +268,49 @@ def test_csv_walk_through(tmp_path, monkeypatch, capsys):
 
 
 def test_client_logs_stay_with_the_client(clinic, capsys):
-    flags = "train --task csv --data a.csv b.csv --label outcome --bounds bounds.toml --epsilon 2 --clip 1"
+    flags = (
+        "train --task csv --data a.csv b.csv --label outcome --bounds bounds.toml --epsilon 2 "
+        "--clip 1"
+    )
     code, out, err = run_command(capsys, *flags.split(), "--client-log", "own.log")
     assert (code, err) == (0, "")
     assert "cells clipped" not in out
-    assert "label missing or not declared); cells clipped or filled: age 0, sex 0, score 1" in Path("own.log").read_text()
+    assert (
+        "label missing or not declared); cells clipped or filled: age 0, sex 0, score 1"
+        in Path("own.log").read_text()
+    )
     assert Path("own.log").stat().st_mode & 0o077 == 0
 
 
 def test_a_client_log_that_cannot_be_written_stays_silent(clinic, capsys):
-    flags = "train --task csv --data a.csv b.csv --label outcome --bounds bounds.toml --epsilon 2 --clip 1 --json"
+    flags = (
+        "train --task csv --data a.csv b.csv --label outcome --bounds bounds.toml --epsilon 2 "
+        "--clip 1 --json"
+    )
     code, _, err = run_command(capsys, *flags.split(), "--client-log", "/dev/full")
     assert (code, err) == (0, "")
 
 
 def test_readings_of_lemma_1_that_would_need_private_sizes_are_refused(clinic):
     private = {**clinic, "epsilon": 2, "clip_norm": 1, "noise_rule": "lemma1"}
-    with pytest.raises(InvalidValue, match="v=record-style needs the clients' numbers of records, which are private here"):
+    with pytest.raises(
+        InvalidValue,
+        match="v=record-style needs the clients' numbers of records, which are private here",
+    ):
         train(**private, v="record-style")
     assert train(**private, v="proof").epsilon_spent > 2
 
 
 def test_where_a_record_is_the_unit_no_record_decides_on_the_number_of_records(clinic):
-    """A record without a declared label stays, and teaches nothing: its neighbours change the sum by one clip at most."""
-    flags = {"task": "csv", "data": ("a.csv", "b.csv"), "label": "outcome", "bounds": "bounds.toml", "test": ("test.csv",)}
+    """A record without a declared label stays, and teaches nothing: its neighbours change the sum
+    by one clip at most."""
+    flags = {
+        "task": "csv",
+        "data": ("a.csv", "b.csv"),
+        "label": "outcome",
+        "bounds": "bounds.toml",
+        "test": ("test.csv",),
+    }
     promise = {"unit": "record", "epsilon": 3.0, "clip": 0.5, "iterations": 4}
     Path("a.csv").write_text(HEADER + "30,f,0.1,no\n70,m,0.9,yes\n65,m,,yes\n")
     before = train(**flags, **promise, simulate_noise_seed=0)
@@ -254,4 +322,6 @@ def test_where_a_record_is_the_unit_no_record_decides_on_the_number_of_records(c
     assert task.clients.sizes == (3, 2)
     everything = task.clients.clipped_sum(torch.zeros(2, 5, dtype=torch.float64), None, 0.5, 0)
     others = torch.tensor([[True, False, True], [True, True, True]])
-    torch.testing.assert_close(everything, task.clients.clipped_sum(torch.zeros(2, 5, dtype=torch.float64), others, 0.5, 0))
+    torch.testing.assert_close(
+        everything, task.clients.clipped_sum(torch.zeros(2, 5, dtype=torch.float64), others, 0.5, 0)
+    )

@@ -1,4 +1,5 @@
-"""Equipoise: the best model that a privacy budget can buy, between organisations that do not share data."""
+"""Equipoise: the best model that a privacy budget can buy, between organisations that do not share
+data."""
 
 import logging
 from typing import TYPE_CHECKING
@@ -7,13 +8,13 @@ from equipoise._lazy import lazy_names
 
 if TYPE_CHECKING:
     from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel
-    from equipoise.planner import plan
-    from equipoise.plans import Plan, Question
-    from equipoise.privacy.accounting import epsilon_spent, gdp_mu, noise_sigma
-    from equipoise.privacy.budget import Budget, Guarantee
+    from equipoise.planning.plan import Plan, Question
+    from equipoise.planning.planner import plan
+    from equipoise.privacy.gaussian import epsilon_spent, gdp_mu, noise_sigma
+    from equipoise.privacy.promise import Budget, Guarantee
     from equipoise.result import Result
-    from equipoise.run import Run, Settings
     from equipoise.saved import load
+    from equipoise.settings import Run, Settings
     from equipoise.tasks.own import accuracy, own_task
     from equipoise.tasks.task import Task
     from equipoise.training import train
@@ -45,12 +46,12 @@ __getattr__ = lazy_names(
     __name__,
     {
         "errors": "DataError EquipoiseError InvalidValue UnsafeModel",
-        "planner": "plan",
-        "plans": "Plan Question",
-        "privacy.accounting": "epsilon_spent gdp_mu noise_sigma",
-        "privacy.budget": "Budget Guarantee",
+        "planning.planner": "plan",
+        "planning.plan": "Plan Question",
+        "privacy.gaussian": "epsilon_spent gdp_mu noise_sigma",
+        "privacy.promise": "Budget Guarantee",
         "result": "Result",
-        "run": "Run Settings",
+        "settings": "Run Settings",
         "saved": "load",
         "tasks.own": "accuracy own_task",
         "tasks.task": "Task",
@@ -58,5 +59,7 @@ __getattr__ = lazy_names(
     },
 )
 
-logging.getLogger("equipoise.client").propagate = False  # what clients notice about their data stays with them
+logging.getLogger(
+    "equipoise.client"
+).propagate = False  # what clients notice about their data stays with them
 logging.getLogger("equipoise.client").addHandler(logging.NullHandler())

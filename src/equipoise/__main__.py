@@ -4,9 +4,10 @@ import sys
 
 
 def run() -> None:
-    """Interrupted while libraries load, which takes a second, it leaves without a traceback, as later."""
+    """Interrupted while libraries load, which takes a second, it leaves without a traceback, as
+    later."""
     try:
-        from equipoise.cli import main
+        from equipoise.cli.main import main
 
         main()
     except KeyboardInterrupt:

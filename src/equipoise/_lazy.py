@@ -1,4 +1,5 @@
-"""Names that load their module on first use, so that `equipoise --help` waits neither for torch nor for scipy."""
+"""Names that load their module on first use, so that `equipoise --help` waits neither for torch nor
+for scipy."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -6,7 +7,8 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: dict[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package (PEP 562), given which of its modules defines each public name."""
+    """The `__getattr__` of a package (PEP 562), given which of its modules defines each public
+    name."""
     where = {name: module for module, names in modules.items() for name in names.split()}
 
     def getattr_(name: str) -> Any:

@@ -8,10 +8,13 @@ EquipoiseError
 
 
 class EquipoiseError(Exception):
-    """The root: one clear sentence for the user, no traceback needed. Made printable: names from files may hold anything."""
+    """The root: one clear sentence for the user, no traceback needed. Made printable: names from
+    files may hold anything."""
 
     def __init__(self, sentence: str = "") -> None:
-        super().__init__("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence))
+        super().__init__(
+            "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
+        )
 
 
 class InvalidValue(EquipoiseError, ValueError):

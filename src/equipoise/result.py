@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from equipoise.run import Real, Run
+from equipoise.settings import Real, Run
 
 
 class ClientAccount(BaseModel):
@@ -82,7 +82,8 @@ class Result(Run):
 
     @property
     def account(self) -> str:
-        """Whether the epsilon spent is exact, or an upper bound: where records are sampled, or stability bounds a message."""
+        """Whether the epsilon spent is exact, or an upper bound: where records are sampled, or
+        stability bounds a message."""
         return "upper bound" if self.sampled or self.by_stability else "exact"
 
     @property

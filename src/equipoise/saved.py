@@ -1,7 +1,9 @@
-"""A run in a folder: model.safetensors, result.json, guarantee.md, curve.png, and bounds.toml where there was one.
+"""A run in a folder: model.safetensors, result.json, guarantee.md, curve.png, and bounds.toml where
+there was one.
 
-The folder is reserved before training, so that no budget is spent on a result that cannot be kept, nor by two runs for one
-folder. Every file appears whole or not at all; result.json comes last and says that the folder is complete.
+The folder is reserved before training, so that no budget is spent on a result that cannot be kept,
+nor by two runs for one folder. Every file appears whole or not at all; result.json comes last and
+says that the folder is complete.
 """
 
 import hashlib
@@ -14,15 +16,17 @@ import numpy as np
 from pydantic import ValidationError
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
+from equipoise.privacy.statement import statement
 from equipoise.result import Result
-from equipoise.statement import statement
 
 FILES = ("model.safetensors", "guarantee.md", "bounds.toml", "curve.png", "result.json")
 MARK = "unfinished"  # a file that stands here until result.json does
 
 
 def reserve(out: Path) -> None:
-    """Make the folder and claim it; refuse one that holds a run, or that another run has claimed."""
+    """Make the folder and claim it; refuse one that holds a run, or that another run has
+    claimed.
+    """
     try:
         held = [name for name in (*FILES, MARK) if (out / name).exists()]
         if held:
@@ -45,11 +49,16 @@ def save(result: Result, out: Path) -> str | None:
     from safetensors.numpy import save_file
 
     try:
-        write_whole(out / "model.safetensors", lambda path: save_file(_named(result), path, metadata={"format": "pt"}))
+        write_whole(
+            out / "model.safetensors",
+            lambda path: save_file(_named(result), path, metadata={"format": "pt"}),
+        )
         model = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
         write_whole(out / "guarantee.md", lambda path: _write_text(path, statement(result, model)))
         if "bounds" in result.reading:
-            write_whole(out / "bounds.toml", lambda path: _write_text(path, result.reading["bounds"]))
+            write_whole(
+                out / "bounds.toml", lambda path: _write_text(path, result.reading["bounds"])
+            )
         no_picture = _draw(result, out)
         write_whole(out / "result.json", lambda path: _write_text(path, result.to_json() + "\n"))
         (out / MARK).unlink(missing_ok=True)
@@ -75,7 +84,9 @@ def load(out: Path) -> Result:
         said = str(error).splitlines()[0]
         raise DataError(f"{out} does not hold a run that this version can read: {said}") from None
     if len(x) != result.dimension:
-        raise DataError(f"{out}: the model has {len(x)} parameters where the result says {result.dimension}")
+        raise DataError(
+            f"{out}: the model has {len(x)} parameters where the result says {result.dimension}"
+        )
     return result.model_copy(update={"x": x})
 
 
@@ -83,11 +94,14 @@ def _named(result: Result) -> dict[str, Any]:
     """The model as named tensors, as a torch module's state_dict would have them."""
     ends = np.cumsum([int(np.prod(shape)) for shape in result.parameters.values()])
     pieces = np.split(result.x, ends[:-1])
-    return {name: piece.reshape(shape) for (name, shape), piece in zip(result.parameters.items(), pieces, strict=True)}
+    return {
+        name: piece.reshape(shape)
+        for (name, shape), piece in zip(result.parameters.items(), pieces, strict=True)
+    }
 
 
 def _draw(result: Result, out: Path) -> str | None:
-    from equipoise.report.curve import draw_curve
+    from equipoise.reports.curve import draw_curve
 
     if not result.curve:
         return None

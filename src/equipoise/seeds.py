@@ -1,7 +1,7 @@
 """Named random streams. There is no global generator: every draw says what it is for.
 
-These streams are public: they decide splits, coins and minibatches. Noise that protects anybody never comes
-from here (see `privacy.noise`).
+These streams are public: they decide splits, coins and minibatches. Noise that protects anybody
+never comes from here (see `privacy.noise`).
 """
 
 from hashlib import blake2b
@@ -15,5 +15,6 @@ def digest(size: int, seed: int, *name: str | int) -> bytes:
 
 
 def stream(seed: int, *name: str | int) -> np.random.Generator:
-    """The generator of the stream `name` under `seed`, e.g. ``stream(0, "minibatch", client, epoch)``."""
+    """The generator of the stream `name` under `seed`, e.g. ``stream(0, "minibatch", client,
+    epoch)``."""
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest(16, seed, *name))))

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 Gradient = Callable[[Tensor, int], Tensor]
-"""`gradient(x, t)`: the (stochastic) gradient of each client's loss at its x, at local iteration t of the whole run."""
+"""`gradient(x, t)`: the (stochastic) gradient of each client's loss at its x, at local iteration t
+of the whole run."""
 
 
 class Algorithm(NamedTuple):
@@ -15,8 +16,9 @@ class Algorithm(NamedTuple):
     init(x) -> state
         A client's memory before the first round, at the public initial model x.
     local_round(x, state, iterations, gradient) -> (update, state)
-        The local steps t in `iterations` from the broadcast model x, as one update not yet clipped, and the new memory.
-        Both are private: only `fleets.client.client_round` may turn the update into a release.
+        The local steps t in `iterations` from the broadcast model x, as one update not yet clipped,
+        and the new memory. Both are private: only `fleets.client.client_round` may turn the update
+        into a release.
     heard(state, update, release) -> state
         The memory once the update was released.
     """

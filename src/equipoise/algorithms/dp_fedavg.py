@@ -1,4 +1,5 @@
-"""DP-FedAvg, Algorithm 1 of the paper: plain local steps; the update is the progress. Clients remember nothing."""
+"""DP-FedAvg, Algorithm 1 of the paper: plain local steps; the update is the progress. Clients
+remember nothing."""
 
 from typing import NamedTuple
 
@@ -15,7 +16,9 @@ def dp_fedavg(eta: float | Tensor) -> Algorithm:
     def init(x: Tensor) -> State:
         return State()
 
-    def local_round(x: Tensor, state: State, iterations: range, gradient: Gradient) -> tuple[Tensor, State]:
+    def local_round(
+        x: Tensor, state: State, iterations: range, gradient: Gradient
+    ) -> tuple[Tensor, State]:
         x_i = x  # l. 4
         for t in iterations:  # l. 5
             x_i = x_i - eta * gradient(x_i, t)  # l. 6-7

@@ -1,7 +1,9 @@
-"""DP-ScaffNew, Algorithm 2 of the paper: local steps corrected by a control variate h, so that clients do not drift apart.
+"""DP-ScaffNew, Algorithm 2 of the paper: local steps corrected by a control variate h, so that
+clients do not drift apart.
 
-Between communications h stands still, so lines 4-13 of all iterations up to the next communication are one round, and
-line 13 can wait for the next broadcast: the client needs only the model it receives.
+Between communications h stands still, so lines 4-13 of all iterations up to the next communication
+are one round, and line 13 can wait for the next broadcast: the client needs only the model it
+receives.
 """
 
 import math
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from equipoise.algorithms.algorithm import Algorithm, Gradient
 from equipoise.errors import require
-from equipoise.privacy.mechanism import clip
+from equipoise.privacy.clip import clip
 
 H_UPDATES = "paper", "clipped", "released"
 
@@ -31,18 +33,22 @@ def dp_scaffnew(
 ) -> Algorithm:
     """The paper's algorithm, and two variants of what the control variate learns from.
 
-    Line 13 equals h = (p/eta)(x_new - x - update). `clipped` writes clip(update) there: the same until the clip acts, and |h|
-    stays bounded when it does (the paper's h then sends clients on long excursions that are clipped away). `released` writes
-    the released message: h is then known to whoever sees the messages, and clients keep nothing private between rounds.
+    Line 13 equals h = (p/eta)(x_new - x - update). `clipped` writes clip(update) there: the same
+    until the clip acts, and |h| stays bounded when it does (the paper's h then sends clients on
+    long excursions that are clipped away). `released` writes the released message: h is then known
+    to whoever sees the messages, and clients keep nothing private between rounds.
 
-    Where `learning` is 0 instead of 1, h stays zero, and what is left is DP-FedAvg: so runs of both can be stacked.
+    Where `learning` is 0 instead of 1, h stays zero, and what is left is DP-FedAvg: so runs of both
+    can be stacked.
     """
     require(h_update in H_UPDATES, f"h_update={h_update!r} is not one of {', '.join(H_UPDATES)}")
 
     def init(x: Tensor) -> State:
         return State(h=torch.zeros_like(x), x_hat=x)  # l. 1: the h sum to zero
 
-    def local_round(x: Tensor, state: State, iterations: range, gradient: Gradient) -> tuple[Tensor, State]:
+    def local_round(
+        x: Tensor, state: State, iterations: range, gradient: Gradient
+    ) -> tuple[Tensor, State]:
         h = state.h
         if state.x_hat is not x:  # not in the first round
             h = h + learning * p / eta * (x - state.x_hat)  # l. 13, with the x just received

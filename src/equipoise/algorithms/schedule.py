@@ -1,4 +1,5 @@
-"""When clients communicate: local steps before each round, known before training and independent of all data.
+"""When clients communicate: local steps before each round, known before training and independent of
+all data.
 
 A schedule is a tuple; its length is the number of releases, its sum the number of local iterations.
 """
@@ -14,7 +15,8 @@ Schedule = tuple[int, ...]
 
 
 def periodic(iterations: int, local_steps: int) -> Schedule:
-    """Every `local_steps` iterations (Alg. 1; the paper's experiments). `local_steps` divides `iterations`."""
+    """Every `local_steps` iterations (Alg. 1; the paper's experiments). `local_steps` divides
+    `iterations`."""
     require(iterations >= 1, f"iterations={iterations} is not >= 1")
     require(local_steps >= 1, f"local_steps={local_steps} is not >= 1")
     if iterations % local_steps:
@@ -22,19 +24,32 @@ def periodic(iterations: int, local_steps: int) -> Schedule:
         divisors = [*small, *(iterations // n for n in small)]
         below = max((n for n in divisors if n < local_steps), default=None)
         above = min((n for n in divisors if n > local_steps), default=None)
-        nearest = f"divisors are {below} and {above}" if below and above else f"divisor is {below or above}"
-        require(False, f"local_steps={local_steps} does not divide iterations={iterations}: the nearest {nearest}")
+        nearest = (
+            f"divisors are {below} and {above}"
+            if below and above
+            else f"divisor is {below or above}"
+        )
+        require(
+            False,
+            f"local_steps={local_steps} does not divide iterations={iterations}: the nearest "
+            f"{nearest}",
+        )
     return (local_steps,) * (iterations // local_steps)
 
 
 def coin(iterations: int, p: float, seed: int) -> Schedule:
-    """One public coin for all clients after every iteration (Alg. 2, l. 6), drawn here once and for all.
+    """One public coin for all clients after every iteration (Alg. 2, l. 6), drawn here once and for
+    all.
 
-    The last iteration communicates whatever its coin says: steps after the last communication would be wasted, since only
-    a communicated model may be returned.
+    The last iteration communicates whatever its coin says: steps after the last communication would
+    be wasted, since only a communicated model may be returned.
     """
     require(iterations >= 1, f"iterations={iterations} is not >= 1")
-    require(0 < p <= 1, f"p={p} is not in (0, 1]: pass the probability of communicating, not the number of local steps 1/p")
+    require(
+        0 < p <= 1,
+        f"p={p} is not in (0, 1]: pass the probability of communicating, not the number of local "
+        f"steps 1/p",
+    )
     heads = stream(seed, "coin").random(iterations) < p
     heads[-1] = True
     ends = np.flatnonzero(heads) + 1

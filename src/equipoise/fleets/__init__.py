@@ -5,4 +5,12 @@ from equipoise.fleets.fleet import Broadcast, Fleet, Release
 from equipoise.fleets.server import Round, server_rounds
 from equipoise.fleets.simulated import SimulatedFleet
 
-__all__ = ["Broadcast", "Fleet", "Release", "Round", "SimulatedFleet", "client_round", "server_rounds"]
+__all__ = [
+    "Broadcast",
+    "Fleet",
+    "Release",
+    "Round",
+    "SimulatedFleet",
+    "client_round",
+    "server_rounds",
+]

@@ -8,14 +8,15 @@ from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient
 from equipoise.fleets.fleet import Broadcast, Release
-from equipoise.privacy.mechanism import Mechanism, is_finite
+from equipoise.privacy.clip import Mechanism, is_finite
 from equipoise.privacy.noise import NoiseSource
 
 log = logging.getLogger("equipoise.client")
 
 
 class Memory(NamedTuple):
-    """What a client keeps to itself between rounds: the algorithm's state, and its last update without clip and noise.
+    """What a client keeps to itself between rounds: the algorithm's state, and its last update
+    without clip and noise.
 
     `finite` says whether that update was; if not, zero was released in its place.
     """
@@ -33,13 +34,18 @@ def client_round(
     gradient: Gradient,
     noise: NoiseSource,
 ) -> tuple[Release, Memory]:
-    """The only place where private data turns into something that may be sent: the Release, and nothing else."""
+    """The only place where private data turns into something that may be sent: the Release, and
+    nothing else."""
     update, state = algorithm.local_round(broadcast.x, state, broadcast.iterations, gradient)
     release = Release(broadcast.round, mechanism.release(update, noise, broadcast.round))
     state = algorithm.heard(state, update, release.update)
     finite = is_finite(update)
     if not finite.all():  # such a client starts afresh, and says so on its own side only
-        log.warning("an update was not finite: zero was released in its place; a smaller eta usually helps")
+        log.warning(
+            "an update was not finite: zero was released in its place; a smaller eta usually helps"
+        )
         fresh = algorithm.init(broadcast.x)
-        state = type(state)(*(torch.where(finite, old, new) for old, new in zip(state, fresh, strict=True)))
+        state = type(state)(
+            *(torch.where(finite, old, new) for old, new in zip(state, fresh, strict=True))
+        )
     return release, Memory(state, update, finite)

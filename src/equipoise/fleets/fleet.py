@@ -6,7 +6,8 @@ from torch import Tensor
 
 
 class Broadcast(NamedTuple):
-    """All that clients hear: the round's number, the local iterations it asks for, and the public model [..., d]."""
+    """All that clients hear: the round's number, the local iterations it asks for, and the public
+    model [..., d]."""
 
     round: int
     iterations: range

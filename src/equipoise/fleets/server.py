@@ -17,8 +17,11 @@ class Round(NamedTuple):
     x: Tensor
 
 
-def server_rounds(x: Tensor, schedule: Schedule, fleet: Fleet, gamma: float | Tensor = 1.0) -> Iterator[Round]:
-    """Broadcast, collect, average: one Round per communication, from the public initial model x [..., d]."""
+def server_rounds(
+    x: Tensor, schedule: Schedule, fleet: Fleet, gamma: float | Tensor = 1.0
+) -> Iterator[Round]:
+    """Broadcast, collect, average: one Round per communication, from the public initial model x
+    [..., d]."""
     iteration = 0
     for number, local_steps in enumerate(schedule, start=1):
         releases = fleet.exchange(Broadcast(number, range(iteration, iteration + local_steps), x))

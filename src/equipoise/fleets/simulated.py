@@ -5,18 +5,25 @@ from torch import Tensor
 from equipoise.algorithms import Algorithm, Gradient
 from equipoise.fleets.client import Memory, client_round
 from equipoise.fleets.fleet import Broadcast
-from equipoise.privacy.mechanism import Mechanism
+from equipoise.privacy.clip import Mechanism
 from equipoise.privacy.noise import NoiseSource
 
 
 class SimulatedFleet:
-    """Clients as an axis: the broadcast model [..., d] becomes [..., clients, d], and all work in one computation.
+    """Clients as an axis: the broadcast model [..., d] becomes [..., clients, d], and all work in
+    one computation.
 
-    `memory` is what the clients keep to themselves. A simulation may look at it; what is seen there is not private.
+    `memory` is what the clients keep to themselves. A simulation may look at it; what is seen there
+    is not private.
     """
 
     def __init__(
-        self, clients: int, gradient: Gradient, algorithm: Algorithm, mechanism: Mechanism, noise: NoiseSource
+        self,
+        clients: int,
+        gradient: Gradient,
+        algorithm: Algorithm,
+        mechanism: Mechanism,
+        noise: NoiseSource,
     ) -> None:
         self._clients, self._gradient = clients, gradient
         self._algorithm, self._mechanism, self._noise = algorithm, mechanism, noise
@@ -26,7 +33,12 @@ class SimulatedFleet:
         x = broadcast.x.unsqueeze(-2).expand(*broadcast.x.shape[:-1], self._clients, -1)
         state = self.memory.state if self.memory else self._algorithm.init(x)
         release, self.memory = client_round(
-            broadcast._replace(x=x), state, self._algorithm, self._mechanism, self._gradient, self._noise
+            broadcast._replace(x=x),
+            state,
+            self._algorithm,
+            self._mechanism,
+            self._gradient,
+            self._noise,
         )
         return release.update
 

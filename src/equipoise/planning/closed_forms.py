@@ -1,4 +1,5 @@
-"""Theorem 1 and Corollary 1 of the paper, as printed and corrected, and the displacement law. No torch."""
+"""Theorem 1 and Corollary 1 of the paper, as printed and corrected, and the displacement law. No
+torch."""
 
 import math
 from dataclasses import dataclass
@@ -8,19 +9,24 @@ import numpy as np
 from scipy import optimize
 
 from equipoise.errors import require
-from equipoise.privacy.accounting import exact_v, gdp_mu
-from equipoise.privacy.budget import Budget, Guarantee
+from equipoise.privacy.gaussian import exact_v, gdp_mu
+from equipoise.privacy.promise import Budget, Guarantee
 
 
 def trainability(budget: Budget, guarantee: Guarantee, dimension: float) -> float:
-    """nu^2 = (Delta/C)^2 d / (mu(epsilon, delta)^2 N_eff): noise against signal of a whole run, whatever its schedule.
+    """nu^2 = (Delta/C)^2 d / (mu(epsilon, delta)^2 N_eff): noise against signal of a whole run,
+    whatever its schedule.
 
-    N_eff says how averaging lessens the noise: N if trust is local, N (N - c) under secure aggregation with c colluders. Far
-    above 1 even the best plan drowns in noise.
+    N_eff says how averaging lessens the noise: N if trust is local, N (N - c) under secure
+    aggregation with c colluders. Far above 1 even the best plan drowns in noise.
     """
     N = guarantee.clients
     averaging = N if guarantee.trust == "local" else N * (N - (guarantee.colluding or 0))
-    return (guarantee.sensitivity(1.0) / gdp_mu(budget.epsilon, budget.delta)) ** 2 * dimension / averaging
+    return (
+        (guarantee.sensitivity(1.0) / gdp_mu(budget.epsilon, budget.delta)) ** 2
+        * dimension
+        / averaging
+    )
 
 
 @dataclass(frozen=True)
@@ -28,9 +34,11 @@ class Problem:
     """What the bounds know about a problem and its budget.
 
     mu, L        strong convexity and smoothness of every client's loss
-    psi0         |x_0 - x*|^2 + (eta^2/p^2) |h_0 - h*|^2, stacked over the N clients, as in the paper
-    r0, zeta     |x_0 - x*| of one model; root of the mean of |grad f_i(x*)|^2. With them the corrected bound is complete (psi0
-                 hides how it depends on eta and p); with psi0 alone the start is taken to be psi0/N
+    psi0         |x_0 - x*|^2 + (eta^2/p^2) |h_0 - h*|^2, stacked over the N clients, as in the
+    paper
+    r0, zeta     |x_0 - x*| of one model; root of the mean of |grad f_i(x*)|^2. With them the
+                 corrected bound is complete (psi0 hides how it depends on eta and p); with psi0
+                 alone the start is taken to be psi0/N
     """
 
     mu: float
@@ -46,21 +54,29 @@ class Problem:
     def __post_init__(self) -> None:
         require(0 < self.mu < math.inf, f"mu={self.mu} is not a positive number")
         require(
-            self.mu <= self.L < math.inf, f"mu={self.mu} with smoothness={self.L}: strong convexity cannot exceed smoothness"
+            self.mu <= self.L < math.inf,
+            f"mu={self.mu} with smoothness={self.L}: strong convexity cannot exceed smoothness",
         )
         require(self.dimension >= 1, f"dimension={self.dimension} is not >= 1")
         require(0 < self.clip_norm < math.inf, f"clip={self.clip_norm} is not a positive number")
         for name, value in (("psi0", self.psi0), ("r0", self.r0)):
-            require(value is None or 0 < value < math.inf, f"{name}={value} is not a positive number")
+            require(
+                value is None or 0 < value < math.inf, f"{name}={value} is not a positive number"
+            )
         require(self.zeta is None or 0 <= self.zeta < math.inf, f"zeta={self.zeta} is not >= 0")
-        require((self.r0 is None) == (self.zeta is None), "r0 and zeta belong together: give both, or psi0 alone")
         require(
-            self.psi0 is not None or self.r0 is not None, "how far is the start from the optimum? give psi0, or r0 and zeta"
+            (self.r0 is None) == (self.zeta is None),
+            "r0 and zeta belong together: give both, or psi0 alone",
+        )
+        require(
+            self.psi0 is not None or self.r0 is not None,
+            "how far is the start from the optimum? give psi0, or r0 and zeta",
         )
 
     @cached_property
     def price(self) -> float:
-        """d Delta^2 / (mu(epsilon, delta)^2 N_eff): what every release of a run adds to |averaged noise|^2 of each release."""
+        """d Delta^2 / (mu(epsilon, delta)^2 N_eff): what every release of a run adds to |averaged
+        noise|^2 of each release."""
         return trainability(self.budget, self.guarantee, self.dimension) * self.clip_norm**2
 
     @property
@@ -96,45 +112,66 @@ class Proposal:
 
 
 def printed_bound(problem: Problem, v: float, eta: float, p: float, T: float) -> float:
-    """Theorem 1 as printed: E psi_T <= theta^T psi0 + (2 p^2 / (1 - theta)) v C^2 T ln(1/delta) / epsilon^2."""
+    """Theorem 1 as printed: E psi_T <= theta^T psi0 + (2 p^2 / (1 - theta)) v C^2 T ln(1/delta) /
+    epsilon^2."""
     theta = max(1 - problem.mu * eta, 1 - p * p)
-    noise = v * problem.clip_norm**2 * T * math.log(1 / problem.budget.delta) / problem.budget.epsilon**2
+    noise = (
+        v
+        * problem.clip_norm**2
+        * T
+        * math.log(1 / problem.budget.delta)
+        / problem.budget.epsilon**2
+    )
     return float(theta**T * problem.stacked_start(eta, p) + 2 * p * p / (1 - theta) * noise)
 
 
 def corollary_1(problem: Problem, v: float | None = None) -> Proposal:
-    """Corollary 1 as printed: eta* = 1/L, p* = sqrt(mu/L), T*. Without `v`, the exact constant for this sensitivity.
+    """Corollary 1 as printed: eta* = 1/L, p* = sqrt(mu/L), T*. Without `v`, the exact constant for
+    this sensitivity.
 
     A T* below 1, or negative, means that the bound grows from the first step on.
     """
     if v is None:
-        v = exact_v(problem.budget.epsilon, problem.budget.delta, problem.guarantee.sensitivity(1.0))
+        v = exact_v(
+            problem.budget.epsilon, problem.budget.delta, problem.guarantee.sensitivity(1.0)
+        )
     eta, p = 1 / problem.L, math.sqrt(problem.mu / problem.L)
     T = 1.0
     if problem.mu < problem.L:
         decay = -math.log1p(-problem.mu / problem.L)
-        price = 2 * v * problem.clip_norm**2 * math.log(1 / problem.budget.delta) / problem.budget.epsilon**2
+        price = (
+            2
+            * v
+            * problem.clip_norm**2
+            * math.log(1 / problem.budget.delta)
+            / problem.budget.epsilon**2
+        )
         T = math.log(problem.stacked_start(eta, p) * decay / price) / decay
     return Proposal(eta, p, T, printed_bound(problem, v, eta, p, T))
 
 
 def corrected_bound(problem: Problem, eta: float, p: float, T: float) -> float:
-    """(1/N) E psi_T <= rho^T (R0^2 + eta^2 zeta^2/p^2) + 2 p d s^2 (1 - rho^T) / (1 - rho), rho = max((1 - eta mu)^2, 1 - p^2).
+    """(1/N) E psi_T <= rho^T (R0^2 + eta^2 zeta^2/p^2) + 2 p d s^2 (1 - rho^T) / (1 - rho), rho =
+    max((1 - eta mu)^2, 1 - p^2).
 
-    s^2 = Delta^2 pT / (mu(epsilon, delta)^2 N_eff) is the variance per coordinate of the averaged noise. The left side is at
-    least the expected squared distance of the communicated model from x*. It holds without clipping, for eta <= 2/(L + mu),
-    full gradients and the coin. Against the printed bound: the dimension, the clients and the trust are in, and the noise is
-    exact.
+    s^2 = Delta^2 pT / (mu(epsilon, delta)^2 N_eff) is the variance per coordinate of the averaged
+    noise. The left side is at least the expected squared distance of the communicated model from
+    x*. It holds without clipping, for eta <= 2/(L + mu), full gradients and the coin. Against the
+    printed bound: the dimension, the clients and the trust are in, and the noise is exact.
     """
     rho = max((1 - eta * problem.mu) ** 2, 1 - p * p)
     decayed = rho**T
-    return float(decayed * problem.start(eta, p) + 2 * p * p * T * problem.price * (1 - decayed) / (1 - rho))
+    return float(
+        decayed * problem.start(eta, p) + 2 * p * p * T * problem.price * (1 - decayed) / (1 - rho)
+    )
 
 
 def corrected_closed_form(problem: Problem) -> Proposal:
-    """Corollary 1 put right: eta = 1/L, p = sqrt(mu/L), T* = ln((psi0/N) decay / (2 price)) / decay, decay = ln(1/(1 - mu/L)).
+    """Corollary 1 put right: eta = 1/L, p = sqrt(mu/L), T* = ln((psi0/N) decay / (2 price)) /
+    decay, decay = ln(1/(1 - mu/L)).
 
-    As in the paper, noise is priced as in an endless run. The bound told is the corrected one; T* = 0 is "do not train".
+    As in the paper, noise is priced as in an endless run. The bound told is the corrected one; T* =
+    0 is "do not train".
     """
     eta, p = 1 / problem.L, math.sqrt(problem.mu / problem.L)
     T = 1.0
@@ -147,8 +184,8 @@ def corrected_closed_form(problem: Problem) -> Proposal:
 def best_p(problem: Problem, eta: float, T: float) -> float:
     """The p that minimises the corrected bound for given eta and T, in closed form.
 
-    Above p_c = sqrt(1 - (1 - eta mu)^2) the bound is A/p^2 + B p^2 + const, least at (A/B)^(1/4); below p_c it is never better
-    where training is worth while.
+    Above p_c = sqrt(1 - (1 - eta mu)^2) the bound is A/p^2 + B p^2 + const, least at (A/B)^(1/4);
+    below p_c it is never better where training is worth while.
     """
     rho = (1 - eta * problem.mu) ** 2
     A = rho**T * (eta * (problem.zeta or 0)) ** 2
@@ -157,7 +194,8 @@ def best_p(problem: Problem, eta: float, T: float) -> float:
 
 
 def corrected_plan(problem: Problem) -> Proposal:
-    """The least corrected bound over eta, p and T, T = 0 (not to train) included; with psi0 alone, the closed form."""
+    """The least corrected bound over eta, p and T, T = 0 (not to train) included; with psi0 alone,
+    the closed form."""
     if problem.r0 is None:
         return corrected_closed_form(problem)
 
@@ -170,7 +208,9 @@ def corrected_plan(problem: Problem) -> Proposal:
         values = [bound(eta, log_T) for log_T in logs]
         at = values.index(min(values))
         around = logs[max(at - 1, 0)], logs[min(at + 1, len(logs) - 1)]
-        found = optimize.minimize_scalar(lambda log_T, eta=eta: bound(eta, log_T), bounds=around, method="bounded")
+        found = optimize.minimize_scalar(
+            lambda log_T, eta=eta: bound(eta, log_T), bounds=around, method="bounded"
+        )
         if found.fun < best.bound:
             T = math.exp(found.x)
             best = Proposal(eta, best_p(problem, eta, T), T, float(found.fun))
@@ -181,12 +221,15 @@ def corrected_plan(problem: Problem) -> Proposal:
 class Displacement:
     """How far a run should move when nearly every message is clipped, and what that gains.
 
-    Each round then moves x by C u, u the mean of the clients' unit directions, plus noise whose size grows with C and with the
-    square root of the number K of rounds. To second order, with D = K C,
+    Each round then moves x by C u, u the mean of the clients' unit directions, plus noise whose
+    size grows with C and with the square root of the number K of rounds. To second order, with D =
+    K C,
 
-        f(x_K) = f_0 - D <-g_0, u> + (D^2/2) (u'Hu + (Delta/C)^2 tr(H) / (mu(epsilon, delta)^2 N_eff)),
+        f(x_K) = f_0 - D <-g_0, u> + (D^2/2) (u'Hu + (Delta/C)^2 tr(H) / (mu(epsilon, delta)^2
+        N_eff)),
 
-    so only the product D matters: K* = D*/C, and at a fixed number T of iterations tau* = T C / D*, linear in C.
+    so only the product D matters: K* = D*/C, and at a fixed number T of iterations tau* = T C / D*,
+    linear in C.
     """
 
     distance: float
@@ -200,7 +243,9 @@ class Displacement:
         return min(1.0, self.distance / (self.rounds(clip_norm) * clip_norm))
 
 
-def displacement_law(slope: float, curvature: float, trace: float, budget: Budget, guarantee: Guarantee) -> Displacement:
+def displacement_law(
+    slope: float, curvature: float, trace: float, budget: Budget, guarantee: Guarantee
+) -> Displacement:
     """D* from <-g_0, u>, u'Hu and tr(H)."""
     distance = max(0.0, slope / (curvature + trainability(budget, guarantee, trace)))
     return Displacement(distance, slope * distance / 2)

@@ -1,13 +1,14 @@
-"""What may leak: budgets, guarantees, exact accounting, noise, the mechanism. No torch behind the names listed here."""
+"""What may leak: budgets, guarantees, exact accounting, noise, the mechanism. No torch behind the
+names listed here."""
 
 from typing import TYPE_CHECKING
 
 from equipoise._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from equipoise.privacy.accounting import epsilon_spent, exact_v, gdp_mu, lemma1_sigma, noise_sigma
-    from equipoise.privacy.budget import Budget, Guarantee
+    from equipoise.privacy.gaussian import epsilon_spent, exact_v, gdp_mu, lemma1_sigma, noise_sigma
     from equipoise.privacy.noise import SecretNoise, SimulatedNoise
+    from equipoise.privacy.promise import Budget, Guarantee
 
 __all__ = [
     "Budget",
@@ -24,8 +25,8 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "accounting": "epsilon_spent exact_v gdp_mu lemma1_sigma noise_sigma",
-        "budget": "Budget Guarantee",
+        "gaussian": "epsilon_spent exact_v gdp_mu lemma1_sigma noise_sigma",
+        "promise": "Budget Guarantee",
         "noise": "SecretNoise SimulatedNoise",
     },
 )

@@ -1,8 +1,10 @@
-"""Where the randomness of the noise comes from: AES-256 in counter mode, turned into normals by Box and Muller.
+"""Where the randomness of the noise comes from: AES-256 in counter mode, turned into normals by Box
+and Muller.
 
-`SecretNoise` takes a fresh key from the operating system for every draw, so nothing can be repeated, predicted, or
-shared by two processes. `SimulatedNoise` derives its key from a seed: whoever knows the seed can subtract the noise,
-so it exists for simulation only and every result made with it says so.
+`SecretNoise` takes a fresh key from the operating system for every draw, so nothing can be
+repeated, predicted, or shared by two processes. `SimulatedNoise` derives its key from a seed:
+whoever knows the seed can subtract the noise, so it exists for simulation only and every result
+made with it says so.
 """
 
 import math
@@ -21,16 +23,19 @@ _AT_ONCE = 1 << 17  # normals made at a time: what fits the processor's cache
 
 
 class NoiseSource(Protocol):
-    """Independent standard normals for every noisy release, and secret coins for every sample of records."""
+    """Independent standard normals for every noisy release, and secret coins for every sample of
+    records."""
 
     name: str
 
     def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Normals of shape [..., clients, d] (or [d] for one client alone) for this round's release."""
+        """Normals of shape [..., clients, d] (or [d] for one client alone) for this round's
+        release."""
         ...
 
     def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Uniforms on (0, 1) of shape [..., clients, records] (or [records]) for the sample of this local step."""
+        """Uniforms on (0, 1) of shape [..., clients, records] (or [records]) for the sample of this
+        local step."""
         ...
 
 
@@ -49,13 +54,17 @@ class SecretNoise:
 class SimulatedNoise:
     """Reproducible noise: client i's normals in round k depend only on (seed, i, k).
 
-    `first_client` says which client the first row is, so that one client alone draws what it draws among all.
-    Stacked runs [runs, clients, d] share their noise (common random numbers); of [seeds, runs, clients, d] those of a seed do.
+    `first_client` says which client the first row is, so that one client alone draws what it draws
+    among all. Stacked runs [runs, clients, d] share their noise (common random numbers); of [seeds,
+    runs, clients, d] those of a seed do.
     """
 
     def __init__(self, *seeds: int, first_client: int = 0) -> None:
         self.name = f"simulated from seed {', '.join(map(str, seeds))}: not private"
-        self._keys = [[digest(32, seed, f"simulated {what}") for seed in seeds] for what in ("noise", "sample")]
+        self._keys = [
+            [digest(32, seed, f"simulated {what}") for seed in seeds]
+            for what in ("noise", "sample")
+        ]
         self._first_client = first_client
 
     def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -64,7 +73,9 @@ class SimulatedNoise:
     def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return self._rows(_uniforms, self._keys[1], step, shape)
 
-    def _rows(self, draw: Draw, keys: list[bytes], number: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    def _rows(
+        self, draw: Draw, keys: list[bytes], number: int, shape: tuple[int, ...]
+    ) -> NDArray[np.float64]:
         clients, length = shape[-2:] if len(shape) > 1 else (1, shape[0])
         even = length + length % 2  # a row starts on a block of 16 bytes, which makes two numbers
         start = number.to_bytes(8) + (self._first_client * even // 2).to_bytes(8)
@@ -75,7 +86,8 @@ class SimulatedNoise:
 
 
 def standard_normals(key: bytes, start: bytes, count: int) -> NDArray[np.float64]:
-    """`count` standard normals from AES-256-CTR under `key`, its counter beginning at `start` (16 bytes)."""
+    """`count` standard normals from AES-256-CTR under `key`, its counter beginning at `start` (16
+    bytes)."""
     return _normals([key], start, count).reshape(count)
 
 
@@ -98,12 +110,15 @@ def _normals(keys: list[bytes], start: bytes, count: int) -> NDArray[np.float64]
 
 def _uniforms(keys: list[bytes], start: bytes, count: int) -> NDArray[np.float64]:
     encryptors = (Cipher(algorithms.AES(key), modes.CTR(start)).encryptor() for key in keys)
-    bits = np.frombuffer(b"".join(encryptor.update(bytes(8 * count)) for encryptor in encryptors), "<u8")
+    bits = np.frombuffer(
+        b"".join(encryptor.update(bytes(8 * count)) for encryptor in encryptors), "<u8"
+    )
     return ((bits >> np.uint64(12)).astype(np.float64) + 0.5).reshape(len(keys), count) * 2.0**-52
 
 
 def box_muller(bits: NDArray[np.uint64], normals: NDArray[np.float64]) -> None:
-    """Turn pairs of 64-bit integers into pairs of normals: sqrt(-2 ln u) (cos, sin)(2 pi w), u and w uniform.
+    """Turn pairs of 64-bit integers into pairs of normals: sqrt(-2 ln u) (cos, sin)(2 pi w), u and
+    w uniform.
 
     All 64 bits of u count, so the tail reaches sqrt(2 * 65 ln 2) = 9.49 standard deviations.
     """

@@ -1,14 +1,15 @@
 """Privacy of one record from the stability of gradient descent (proofs in docs/privacy.md).
 
-A client takes tau full gradient steps of size eta on a loss that is mu-strongly convex and L-smooth, from a public model, and
-sends where it got. Replace one of its m records, whose gradients have norm at most G: by how much can the message move?
+A client takes tau full gradient steps of size eta on a loss that is mu-strongly convex and
+L-smooth, from a public model, and sends where it got. Replace one of its m records, whose gradients
+have norm at most G: by how much can the message move?
 """
 
 import math
 from dataclasses import dataclass
 
 from equipoise.errors import require
-from equipoise.privacy.budget import Neighbours
+from equipoise.privacy.promise import Neighbours
 
 _ROUNDING = 1 + 1e-6  # more than what rounding adds to the distance of two runs
 
@@ -33,11 +34,14 @@ class Stability:
         most = 2 / (self.L + self.mu)
         require(
             0 < self.eta <= most * (1 + 1e-12),
-            f"eta={self.eta:g} is more than 2/(L + mu) = {most:g}: beyond it local steps do not contract, and the bound on "
+            f"eta={self.eta:g} is more than 2/(L + mu) = {most:g}: beyond it local steps do not "
+            f"contract, and the bound on "
             "one record's influence does not hold; lower eta",
         )
         require(self.gradient_bound < math.inf, "one record's gradient has no bound: give a clip")
-        require(self.records >= 1, f"records={self.records}: a client without records cannot take part")
+        require(
+            self.records >= 1, f"records={self.records}: a client without records cannot take part"
+        )
 
     @property
     def contraction(self) -> float:
@@ -46,8 +50,15 @@ class Stability:
 
     @property
     def step_difference(self) -> float:
-        """What one record changes in one step: 2 eta G / m, or eta G / m if it is added or removed."""
-        return {"replace-one": 2.0, "add-remove": 1.0}[self.neighbours] * self.eta * self.gradient_bound / self.records
+        """What one record changes in one step: 2 eta G / m, or eta G / m if it is added or
+        removed.
+        """
+        return (
+            {"replace-one": 2.0, "add-remove": 1.0}[self.neighbours]
+            * self.eta
+            * self.gradient_bound
+            / self.records
+        )
 
     @property
     def sensitivity(self) -> float:
@@ -55,10 +66,12 @@ class Stability:
         return self.step_difference * _geometric(self.contraction, self.local_steps) * _ROUNDING
 
     def hidden_state_mu(self, step_noise: float) -> float:
-        """mu of a round whose every local step adds eta N(0, step_noise^2) and which shows its last model only.
+        """mu of a round whose every local step adds eta N(0, step_noise^2) and which shows its last
+        model only.
 
-        Shifted interpolation (Bok, Su and Altschuler 2024): the least sum of squared shifts that bring two runs together,
-        mu = (difference / (eta s)) sqrt((1 - c^tau)(1 + c) / ((1 + c^tau)(1 - c))); never above composition's sqrt(tau).
+        Shifted interpolation (Bok, Su and Altschuler 2024): the least sum of squared shifts that
+        bring two runs together, mu = (difference / (eta s)) sqrt((1 - c^tau)(1 + c) / ((1 +
+        c^tau)(1 - c))); never above composition's sqrt(tau).
         """
         c, tau = self.contraction, self.local_steps
         saved = _geometric(c, tau) * (1 + c) / (1 + c**tau)

@@ -1,4 +1,5 @@
-"""Public knowledge about the columns of a table: what scales, clips and codes private values without looking at them."""
+"""Public knowledge about the columns of a table: what scales, clips and codes private values
+without looking at them."""
 
 import math
 import tomllib
@@ -13,10 +14,11 @@ from equipoise.errors import DataError, require
 
 LARGEST = 1e100  # a limit beyond is a slip
 TEMPLATE_HEAD = """\
-# Public knowledge about each column: from a code book, a norm, or common sense. Never read it off private data.
-# A number needs low and high; values outside are clipped to them. A category needs the list of its values.
-# `fill` stands in for a missing or unreadable cell; without it, the middle, or "none of these".
-# The label: two categories give logistic regression, more give multinomial, low and high give least squares.
+# Public knowledge about each column: from a code book, a norm, or common sense. Never read it off
+# private data. A number needs low and high; values outside are clipped to them. A category needs
+# the list of its values. `fill` stands in for a missing or unreadable cell; without it, the middle,
+# or "none of these". The label: two categories give logistic regression, more give multinomial, low
+# and high give least squares.
 """
 TEMPLATE_COLUMN = """
 [{name}]
@@ -40,7 +42,8 @@ class Column:
         return len(self.categories) or 1
 
     def code(self, cells: list[str]) -> tuple[NDArray[np.float64], int]:
-        """Cells as numbers [n, width], each row of norm at most 1, and how many had to be changed to fit."""
+        """Cells as numbers [n, width], each row of norm at most 1, and how many had to be changed
+        to fit."""
         return self._code_categories(cells) if self.categories else self._code_numbers(cells)
 
     def _code_numbers(self, cells: list[str]) -> tuple[NDArray[np.float64], int]:
@@ -49,7 +52,9 @@ class Column:
         values = np.array([_number(cell) for cell in cells]).reshape(-1)
         missing, outside = np.isnan(values), (values < self.low) | (values > self.high)
         values = np.clip(np.where(missing, fill, values), self.low, self.high)
-        coded = np.clip((values - middle) / ((self.high - self.low) / 2), -1, 1)  # rounding of a tiny range could exceed 1
+        coded = np.clip(
+            (values - middle) / ((self.high - self.low) / 2), -1, 1
+        )  # rounding of a tiny range could exceed 1
         return coded[:, None], int((missing | outside).sum())
 
     def _code_categories(self, cells: list[str]) -> tuple[NDArray[np.float64], int]:
@@ -82,7 +87,10 @@ def read_text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:
-        raise DataError(f"bounds={path}: {error.strerror}; `equipoise data bounds --columns ...` writes a template") from None
+        raise DataError(
+            f"bounds={path}: {error.strerror}; `equipoise data bounds --columns ...` writes a "
+            f"template"
+        ) from None
     except UnicodeDecodeError:
         raise DataError(f"bounds={path} is not UTF-8 text") from None
 
@@ -93,7 +101,9 @@ def parse_bounds(text: str, where: str) -> dict[str, Column]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{where} is not TOML: {error}") from None
-    return {name: _column(f"{where}, column {name}", name, entry) for name, entry in document.items()}
+    return {
+        name: _column(f"{where}, column {name}", name, entry) for name, entry in document.items()
+    }
 
 
 def _column(where: str, name: str, entry: Any) -> Column:
@@ -107,14 +117,17 @@ def _column(where: str, name: str, entry: Any) -> Column:
             raise DataError(f"{where}: categories={entry['categories']!r} is not a list of values")
         categories = tuple(_text(value) for value in entry["categories"])
         if len(categories) < 2 or len(set(categories)) < len(categories):
-            raise DataError(f"{where}: categories={list(categories)} needs two or more different values")
+            raise DataError(
+                f"{where}: categories={list(categories)} needs two or more different values"
+            )
         if fill is not None and fill not in categories:
             raise DataError(f"{where}: fill={fill!r} is not one of its categories")
         return Column(name, categories=categories, fill=fill)
     low, high = (_limit(entry.get(end)) for end in ("low", "high"))
     if not (low < high and abs(low) < LARGEST and abs(high) < LARGEST):
         raise DataError(
-            f"{where}: low={low} and high={high} are not two numbers with low < high: fill in what is publicly known"
+            f"{where}: low={low} and high={high} are not two numbers with low < high: fill in "
+            f"what is publicly known"
         )
     if fill is not None and not low <= _number(fill) <= high:
         raise DataError(f"{where}: fill={fill} is not between low={low} and high={high}")
@@ -135,8 +148,14 @@ def _limit(value: Any) -> float:
 
 def bounds_template(columns: tuple[str, ...]) -> str:
     """A bounds file to fill in by hand."""
-    require(len(columns) >= 1, "columns is empty: name the columns, the label too (--columns age sex outcome)")
-    require(not any("," in name for name in columns), "columns: separate the names by blanks, not by commas")
+    require(
+        len(columns) >= 1,
+        "columns is empty: name the columns, the label too (--columns age sex outcome)",
+    )
+    require(
+        not any("," in name for name in columns),
+        "columns: separate the names by blanks, not by commas",
+    )
     require(len(set(columns)) == len(columns), f"columns={', '.join(columns)} repeats a name")
     require(
         all(name.isprintable() and name for name in columns),

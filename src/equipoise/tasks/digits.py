@@ -1,7 +1,9 @@
-"""Which digit is it? On the 8 x 8 images embedded in scikit-learn (1,797 records; Alpaydin and Kaynak 1998).
+"""Which digit is it? On the 8 x 8 images embedded in scikit-learn (1,797 records; Alpaydin and
+Kaynak 1998).
 
-`digits` is multinomial logistic regression, `digits-mlp` a small network: a non-convex task that runs anywhere. Every third
-record is declared public and is the test set. CENTRE is the mean of those public records, rounded to whole grey levels.
+`digits` is multinomial logistic regression, `digits-mlp` a small network: a non-convex task that
+runs anywhere. Every third record is declared public and is the test set. CENTRE is the mean of
+those public records, rounded to whole grey levels.
 """
 
 import numpy as np
@@ -11,13 +13,15 @@ from torch import nn
 
 from equipoise.tasks.linear import MULTINOMIAL, deal, linear_task, one_hot, with_bias
 from equipoise.tasks.own import accuracy, own_task
-from equipoise.tasks.records import pool_and_parts
+from equipoise.tasks.splits import pool_and_parts
 from equipoise.tasks.task import Options, Table, Task
 
 CLIENTS = 100
 ITERATIONS = 64
 L2 = 0.01
-FEATURE_NORM = 2.0  # of the grey levels, 0 to 16, less CENTRE, divided by 16; the bias feature 1 comes on top
+FEATURE_NORM = (
+    2.0  # of the grey levels, 0 to 16, less CENTRE, divided by 16; the bias feature 1 comes on top
+)
 HIDDEN = 32
 LEARNING_RATE = 0.5  # of the network
 PUBLIC = ("every third record, which is the test set", "the mean image of those records")
@@ -49,7 +53,9 @@ def digits(options: Options) -> Task:
     table = Table(with_bias(images, FEATURE_NORM), one_hot(labels, 10))
     dealt = deal(table.rows(~public), labels[~public], options, CLIENTS)
     test = table.rows(public)
-    return linear_task("digits", dealt, test, MULTINOMIAL, L2, FEATURE_NORM, options, PUBLIC, iterations=ITERATIONS)
+    return linear_task(
+        "digits", dealt, test, MULTINOMIAL, L2, FEATURE_NORM, options, PUBLIC, iterations=ITERATIONS
+    )
 
 
 def digits_mlp(options: Options) -> Task:

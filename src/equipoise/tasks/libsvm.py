@@ -1,6 +1,8 @@
-"""Any LIBSVM text file (.bz2 too): binary or multinomial logistic regression, its records split among clients by seed.
+"""Any LIBSVM text file (.bz2 too): binary or multinomial logistic regression, its records split
+among clients by seed.
 
-Every record is scaled to norm 1 by itself. The file's number of features and its set of labels are taken as public.
+Every record is scaled to norm 1 by itself. The file's number of features and its set of labels are
+taken as public.
 """
 
 import bz2
@@ -14,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError, require
-from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, Link, deal, joined, linear_measure, linear_task, one_hot
+from equipoise.tasks.linear import (
+    LOGISTIC,
+    MULTINOMIAL,
+    Link,
+    deal,
+    joined,
+    linear_measure,
+    linear_task,
+    one_hot,
+)
 from equipoise.tasks.task import Measure, Options, Table, Task
 
 CLIENTS = 100
@@ -27,20 +38,33 @@ PUBLIC_SHARE = 5  # without a test file, every fifth record is declared public a
 
 
 def libsvm(options: Options) -> Task:
-    require(len(options.data) == 1, "task=libsvm needs data: give one file (--data FILE), which is split among the clients")
+    require(
+        len(options.data) == 1,
+        "task=libsvm needs data: give one file (--data FILE), which is split among the clients",
+    )
     parts = _read([*options.data, *options.test, *options.proxy])
     features, labels = parts[0]
     classes = np.unique(labels)
-    require(len(classes) >= 2, f"{options.data[0]} has one label, {classes[0]:g}: there is nothing to learn")
-    require(len(classes) <= MOST_CLASSES, f"{options.data[0]} has {len(classes)} labels: task libsvm is for classification")
+    require(
+        len(classes) >= 2,
+        f"{options.data[0]} has one label, {classes[0]:g}: there is nothing to learn",
+    )
+    require(
+        len(classes) <= MOST_CLASSES,
+        f"{options.data[0]} has {len(classes)} labels: task libsvm is for classification",
+    )
     private, *others = (
         _table(path, rows, y, classes)
-        for path, (rows, y) in zip([*options.data, *options.test, *options.proxy], parts, strict=True)
+        for path, (rows, y) in zip(
+            [*options.data, *options.test, *options.proxy], parts, strict=True
+        )
     )
     tests, proxies = others[: len(options.test)], others[len(options.test) :]
     public = np.zeros(len(labels), dtype=bool)
     public[::PUBLIC_SHARE] = not tests
-    tables, pool = deal(private.rows(~public), np.searchsorted(classes, labels[~public]), options, CLIENTS)
+    tables, pool = deal(
+        private.rows(~public), np.searchsorted(classes, labels[~public]), options, CLIENTS
+    )
     return linear_task(
         "libsvm",
         (tables, joined(proxies) or pool),
@@ -61,9 +85,14 @@ def libsvm(options: Options) -> Task:
 
 
 def libsvm_measure(files: tuple[str, ...], labels: list[float], features: int) -> Measure:
-    """Error and loss on the records of `files`, for a model of so many features and these labels."""
+    """Error and loss on the records of `files`, for a model of so many features and these
+    labels.
+    """
     classes = np.array(labels)
-    tables = [_table(path, rows, y, classes) for path, (rows, y) in zip(files, _read(list(files), features), strict=True)]
+    tables = [
+        _table(path, rows, y, classes)
+        for path, (rows, y) in zip(files, _read(list(files), features), strict=True)
+    ]
     table = joined(tables)
     assert table is not None
     return linear_measure(table, _link(classes))
@@ -73,14 +102,18 @@ def _link(classes: NDArray[np.float64]) -> Link:
     return LOGISTIC if len(classes) == 2 else MULTINOMIAL
 
 
-def _table(path: str, rows: NDArray[np.float64], labels: NDArray[np.float64], classes: NDArray[np.float64]) -> Table:
+def _table(
+    path: str, rows: NDArray[np.float64], labels: NDArray[np.float64], classes: NDArray[np.float64]
+) -> Table:
     unknown = np.setdiff1d(labels, classes)
     if len(unknown):
         raise DataError(f"{path} has a label that the training file lacks: {unknown[0]:g}")
     return Table(rows, one_hot(np.searchsorted(classes, labels), len(classes)))
 
 
-def _read(paths: list[str], features: int | None = None) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+def _read(
+    paths: list[str], features: int | None = None
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """For each file its records, scaled to norm 1 and with the bias feature 1, and its labels."""
     from sklearn.datasets import load_svmlight_files  # a second to import
 
@@ -97,7 +130,9 @@ def _read(paths: list[str], features: int | None = None) -> list[tuple[NDArray[n
         if not len(labels):
             raise DataError(f"{path} has no records")
         if rows.shape[0] * rows.shape[1] > MOST_CELLS:
-            raise DataError(f"{path}: {rows.shape[0]} records of {rows.shape[1]} features do not fit in memory")
+            raise DataError(
+                f"{path}: {rows.shape[0]} records of {rows.shape[1]} features do not fit in memory"
+            )
         dense = rows.toarray()
         if not (np.isfinite(dense).all() and np.isfinite(labels).all()):
             raise DataError(f"{path} has a value that is not finite")
@@ -108,11 +143,14 @@ def _read(paths: list[str], features: int | None = None) -> list[tuple[NDArray[n
 
 
 def _first_bad_line(paths: list[str]) -> str | None:
-    """Where the first line is that is not LIBSVM text, and what is wrong there; what it says is left unsaid."""
+    """Where the first line is that is not LIBSVM text, and what is wrong there; what it says is
+    left unsaid."""
     openers: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open}
     for path in paths:
         try:
-            with openers.get(Path(path).suffix, open)(path, "rt", encoding="utf-8", errors="replace") as file:
+            with openers.get(Path(path).suffix, open)(
+                path, "rt", encoding="utf-8", errors="replace"
+            ) as file:
                 for number, line in enumerate(file, start=1):
                     if fault := _fault(line.partition("#")[0].split()):
                         return f"{path}, line {number}: {fault}"

@@ -1,7 +1,9 @@
-"""l2-regularised generalised linear models, for all clients in one computation: logistic, multinomial, least squares.
+"""l2-regularised generalised linear models, for all clients in one computation: logistic,
+multinomial, least squares.
 
-The model x is a matrix W [outputs, features], flattened; the last feature of every record is 1, so that the last column is the
-bias, regularised like the rest. For records a of norm at most B every client's loss
+The model x is a matrix W [outputs, features], flattened; the last feature of every record is 1, so
+that the last column is the bias, regularised like the rest. For records a of norm at most B every
+client's loss
 
     f_i(x) = mean_j loss(W a_ij, target_ij) + (l2/2) |x|^2
 
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equipoise.errors import DataError
-from equipoise.tasks.records import Minibatches, StackedMinibatches, pool_and_parts
+from equipoise.tasks.splits import Minibatches, StackedMinibatches, pool_and_parts
 from equipoise.tasks.task import Measured, Options, Table, Task, fingerprint
 
 
@@ -35,7 +37,8 @@ class Link:
     error_name   what the error is, in words
     curvature    the largest second derivative of a record's loss by its outputs
     steepest     the largest norm of the residual
-    scalar       whether there is one output: then a clipped gradient is the gradient of a convex loss, as smooth as before
+    scalar       whether there is one output: then a clipped gradient is the gradient of a convex
+    loss, as smooth as before
     """
 
     residual: Callable[[Tensor, Tensor], Tensor]
@@ -58,7 +61,9 @@ LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
     residual=lambda outputs, targets: torch.sigmoid(outputs) - targets,
     loss=lambda outputs, targets: nn.functional.softplus((1 - 2 * targets) * outputs).sum(-1),
     bend=lambda outputs: (torch.sigmoid(outputs) * torch.sigmoid(-outputs)).unsqueeze(-1),
-    error=lambda outputs, targets, weights: (((outputs >= 0) != (targets > 0)).squeeze(-1) * weights).sum(-1),
+    error=lambda outputs, targets, weights: (
+        ((outputs >= 0) != (targets > 0)).squeeze(-1) * weights
+    ).sum(-1),
     constant=lambda targets: min(targets.mean(), 1 - targets.mean()),
     error_name=SHARE_WRONG,
     curvature=1 / 4,
@@ -69,7 +74,9 @@ MULTINOMIAL = Link(  # an output for each class; targets one-hot
     residual=lambda outputs, targets: torch.softmax(outputs, -1) - targets,
     loss=lambda outputs, targets: -(torch.log_softmax(outputs, -1) * targets).sum(-1),
     bend=lambda outputs: _multinomial_bend(torch.softmax(outputs, -1)),
-    error=lambda outputs, targets, weights: ((outputs.argmax(-1) != targets.argmax(-1)) * weights).sum(-1),
+    error=lambda outputs, targets, weights: (
+        (outputs.argmax(-1) != targets.argmax(-1)) * weights
+    ).sum(-1),
     constant=lambda targets: 1 - targets.mean(0).max(),
     error_name=SHARE_WRONG,
     curvature=1 / 2,
@@ -84,7 +91,9 @@ def least_squares(unit: float) -> Link:
         residual=lambda outputs, targets: outputs - targets,
         loss=lambda outputs, targets: (outputs - targets).square().sum(-1) / 2,
         bend=lambda outputs: torch.ones_like(outputs).unsqueeze(-1),
-        error=lambda outputs, targets, weights: unit * ((outputs - targets).square().squeeze(-1) * weights).sum(-1).sqrt(),
+        error=lambda outputs, targets, weights: (
+            unit * ((outputs - targets).square().squeeze(-1) * weights).sum(-1).sqrt()
+        ),
         constant=lambda targets: unit * targets.std(),
         error_name="root mean squared error",
         curvature=1.0,
@@ -95,7 +104,8 @@ def least_squares(unit: float) -> Link:
 
 @dataclass(frozen=True)
 class LinearClients:
-    """`features` is [clients, n, features], `targets` [clients, n, outputs], padded by records of weight zero.
+    """`features` is [clients, n, features], `targets` [clients, n, outputs], padded by records of
+    weight zero.
 
     `weights` [clients, n] are 1 / (number of records) of each client.
     """
@@ -114,18 +124,28 @@ class LinearClients:
             chosen, weights = self.minibatches.at(t)
             index = chosen.reshape(*features.shape[:-2], -1, 1)
             weights = weights.reshape(index.shape[:-1])
-            features, targets = torch.take_along_dim(features, index, -2), torch.take_along_dim(targets, index, -2)
+            features, targets = (
+                torch.take_along_dim(features, index, -2),
+                torch.take_along_dim(targets, index, -2),
+            )
         outputs = torch.einsum("...nf,...kf->...nk", features, self._matrix(x))
         residual = self.link.residual(outputs, targets) * weights[..., None]
         summed = torch.einsum("...nk,...nf->...kf", residual, features).flatten(-2)
-        return summed.add_(x, alpha=self.l2)  # in this order stacked models keep the layout that einsum need not copy
+        return summed.add_(
+            x, alpha=self.l2
+        )  # in this order stacked models keep the layout that einsum need not copy
 
-    def clipped_sum(self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, draw: int) -> Tensor:
-        """A record's gradient is residual times features, so its norm is known without it (Goodfellow 2015)."""
+    def clipped_sum(
+        self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, draw: int
+    ) -> Tensor:
+        """A record's gradient is residual times features, so its norm is known without it
+        (Goodfellow 2015)."""
         outputs = torch.einsum("...nf,...kf->...nk", self.features, self._matrix(x))
         residual = self.link.residual(outputs, self.targets)
         length = residual.norm(dim=-1, keepdim=True) * self.features.norm(dim=-1, keepdim=True)
-        threshold = clip_norm * (1 - 1e-12) if residual.dtype == torch.float64 else clip_norm * (1 - 1e-5)
+        threshold = (
+            clip_norm * (1 - 1e-12) if residual.dtype == torch.float64 else clip_norm * (1 - 1e-5)
+        )
         residual = residual * (threshold / length).clamp(max=1.0).nan_to_num(0.0)
         there = self.weights > 0 if chosen is None else (self.weights > 0) & chosen
         residual = torch.where(there.unsqueeze(-1) & length.isfinite(), residual, 0.0)
@@ -145,7 +165,9 @@ class LinearClients:
         outputs = torch.einsum("cnf,kf->cnk", self.features, self._matrix(x))
         weighted = self.link.bend(outputs) * self.weights[..., None, None]
         blocks = torch.einsum("cnkl,cnf,cng->ckflg", weighted, self.features, self.features)
-        return blocks.reshape(len(self.sizes), x.shape[-1], x.shape[-1]) + self.l2 * torch.eye(x.shape[-1], dtype=x.dtype)
+        return blocks.reshape(len(self.sizes), x.shape[-1], x.shape[-1]) + self.l2 * torch.eye(
+            x.shape[-1], dtype=x.dtype
+        )
 
     def error(self, x: Tensor) -> Tensor:
         """The error over the records of all clients together."""
@@ -161,19 +183,29 @@ class LinearClients:
             targets=self.targets[client],
             weights=self.weights[client],
             sizes=self.sizes[client : client + 1],
-            minibatches=self.minibatches.alone(client) if isinstance(self.minibatches, Minibatches) else None,
+            minibatches=self.minibatches.alone(client)
+            if isinstance(self.minibatches, Minibatches)
+            else None,
         )
 
     @staticmethod
     def stacked(rows: "list[LinearClients]") -> "LinearClients":
-        """The clients of several tasks alike in one, for gradients at x [tasks, settings, clients, d]."""
+        """The clients of several tasks alike in one, for gradients at x [tasks, settings, clients,
+        d]."""
         batches = [row.minibatches for row in rows if isinstance(row.minibatches, Minibatches)]
         minibatches = StackedMinibatches(batches) if batches else None
-        return replace(rows[0], **_stacked(rows, "features", "targets", "weights"), minibatches=minibatches)
+        return replace(
+            rows[0], **_stacked(rows, "features", "targets", "weights"), minibatches=minibatches
+        )
 
     def single(self) -> Self:
         """The same clients in single precision."""
-        return replace(self, features=self.features.float(), targets=self.targets.float(), weights=self.weights.float())
+        return replace(
+            self,
+            features=self.features.float(),
+            targets=self.targets.float(),
+            weights=self.weights.float(),
+        )
 
     def _matrix(self, x: Tensor) -> Tensor:
         return _matrix(x, self.targets, self.features)
@@ -181,7 +213,9 @@ class LinearClients:
 
 def joined(tables: list[Table]) -> Table | None:
     """All records of these tables in one; None without tables."""
-    return Table(*(np.concatenate(arrays) for arrays in zip(*tables, strict=True))) if tables else None
+    return (
+        Table(*(np.concatenate(arrays) for arrays in zip(*tables, strict=True))) if tables else None
+    )
 
 
 def _matrix(x: Tensor, targets: Tensor, features: Tensor) -> Tensor:
@@ -189,17 +223,25 @@ def _matrix(x: Tensor, targets: Tensor, features: Tensor) -> Tensor:
     return x.reshape(*x.shape[:-1], targets.shape[-1], features.shape[-1])
 
 
-def deal(table: Table, labels: NDArray[np.int64], options: Options, clients: int) -> tuple[list[Table], Table | None]:
-    """Split a table among clients (`clients` of them if the user does not say), less a pool of records declared public."""
+def deal(
+    table: Table, labels: NDArray[np.int64], options: Options, clients: int
+) -> tuple[list[Table], Table | None]:
+    """Split a table among clients (`clients` of them if the user does not say), less a pool of
+    records declared public."""
     pool, parts = pool_and_parts(labels, options, clients)
     return [table.rows(part) for part in parts], table.rows(pool) if len(pool) else None
 
 
-def linear_clients(tables: list[Table], link: Link, l2: float, batch: int | None, seed: int) -> LinearClients:
+def linear_clients(
+    tables: list[Table], link: Link, l2: float, batch: int | None, seed: int
+) -> LinearClients:
     """One client for each table; a client without records has only the regulariser."""
     sizes = tuple(len(table.features) for table in tables)
     longest = max(*sizes, 1)
-    features, targets = (torch.stack([_padded(part, longest) for part in parts]) for parts in zip(*tables, strict=True))
+    features, targets = (
+        torch.stack([_padded(part, longest) for part in parts])
+        for parts in zip(*tables, strict=True)
+    )
     weights = torch.stack([_padded(np.full(size, 1 / max(size, 1)), longest) for size in sizes])
     minibatches = Minibatches(seed, batch, sizes) if batch else None
     return LinearClients(features, targets, weights, sizes, link, l2, minibatches)
@@ -220,7 +262,9 @@ class LinearMeasure:
     link: Link
 
     def __call__(self, x: Tensor) -> Measured:
-        outputs = torch.einsum("...nf,...kf->...nk", self.features, _matrix(x, self.targets, self.features))
+        outputs = torch.einsum(
+            "...nf,...kf->...nk", self.features, _matrix(x, self.targets, self.features)
+        )
         weights = outputs.new_full(outputs.shape[-2:-1], 1 / outputs.shape[-2])
         loss = self.link.loss(outputs, self.targets) * weights
         return Measured(self.link.error(outputs, self.targets, weights), loss.sum(-1))
@@ -265,7 +309,8 @@ def linear_task(
     public: tuple[str, ...],
     **about: Any,
 ) -> Task:
-    """A task on these clients and this public pool; its constants follow from the public bound on features alone."""
+    """A task on these clients and this public pool; its constants follow from the public bound on
+    features alone."""
     l2 = options.l2 or l2
     L = link.curvature * (feature_norm**2 + 1) + l2
     tables, pool = dealt
@@ -281,7 +326,9 @@ def linear_task(
         pool=pool,
         public=(*public, *([f"{len(pool.features)} records for planning"] if pool else [])),
         batch=options.minibatch,
-        fingerprint=fingerprint(array for table in (*tables, test, pool) if table for array in table),
+        fingerprint=fingerprint(
+            array for table in (*tables, test, pool) if table for array in table
+        ),
         learning_rate=1 / L,
         mu=l2,
         L=L,

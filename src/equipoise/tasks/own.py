@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require
-from equipoise.tasks.federated import model_task
+from equipoise.paper.tasks.table1 import model_task
 from equipoise.tasks.flat_model import FlatModel
-from equipoise.tasks.model_clients import PerExample, Records, made_up, made_up_targets, measure
+from equipoise.tasks.network import PerExample, Records, made_up, made_up_targets, measure
 from equipoise.tasks.task import Options, Task, fingerprint
 
 LEARNING_RATE = 0.01
@@ -51,23 +51,33 @@ def own_task(
     """A task from a torch model and one data set per client.
 
     clients         torch data sets, or pairs (inputs, targets) of tensors
-    test, pool      the same, public: to measure on, and to train a model on that private training has to beat
+    test, pool      the same, public: to measure on, and to train a model on that private training
+    has to beat
     loss            loss(outputs, targets): a mean over examples
-    metric          metric(outputs, targets): larger is better; the test error is 1 - metric, as in the paper
+    metric          metric(outputs, targets): larger is better; the test error is 1 - metric, as in
+    the paper
     """
     require(isinstance(model, nn.Module), f"model={type(model).__name__} is not a torch nn.Module")
     flat = FlatModel(model)
-    require(isinstance(clients, Sequence) and len(clients) >= 1, "clients is not a list with one data set per client")
+    require(
+        isinstance(clients, Sequence) and len(clients) >= 1,
+        "clients is not a list with one data set per client",
+    )
     data = tuple(_stacked(client, f"client {i}") for i, client in enumerate(clients))
     kinds = {_kind(records) for records in data if len(records[0])}
-    require(len(kinds) == 1, "the clients' examples differ in shape or type, or there are none: they must be alike")
+    require(
+        len(kinds) == 1,
+        "the clients' examples differ in shape or type, or there are none: they must be alike",
+    )
     _check_examples(flat, loss, *next(iter(kinds)))
     records = None if test is None else _stacked(test, "the test set")
     if records:
         _check_metric(flat, loss, metric, records)
     alone = None if pool is None else _stacked(pool, "the public pool")
     if alone and (not len(alone[0]) or {*kinds, _kind(alone)} != kinds):
-        raise DataError("the public pool is empty, or its examples differ in shape or type from the clients'")
+        raise DataError(
+            "the public pool is empty, or its examples differ in shape or type from the clients'"
+        )
     return model_task(
         name,
         flat,
@@ -80,7 +90,10 @@ def own_task(
         seed=seed,
         error_name=error_name,
         fingerprint=fingerprint(
-            [flat.initial().numpy(), *(part.numpy() for pair in (*data, records, alone) if pair for part in pair)]
+            [
+                flat.initial().numpy(),
+                *(part.numpy() for pair in (*data, records, alone) if pair for part in pair),
+            ]
         ),
         constant_error=None if records is None else _constant_error(flat, metric, records),
         learning_rate=learning_rate,
@@ -96,14 +109,17 @@ def accuracy(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return outputs.argmax(-1) == labels, torch.ones_like(labels)
 
 
-def _kind(records: tuple[Tensor, Tensor]) -> tuple[torch.Size, torch.dtype, torch.Size, torch.dtype]:
+def _kind(
+    records: tuple[Tensor, Tensor],
+) -> tuple[torch.Size, torch.dtype, torch.Size, torch.dtype]:
     """Shapes and types of one example."""
     inputs, targets = records
     return inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype
 
 
 def _constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor]) -> float | None:
-    """The error of the best constant class on the public records; None where targets are not classes."""
+    """The error of the best constant class on the public records; None where targets are not
+    classes."""
     inputs, targets = records
     with torch.no_grad():
         outputs = model(model.initial(), inputs[:1])
@@ -120,11 +136,16 @@ def _stacked(data: Any, whose: str) -> tuple[Tensor, Tensor]:
     """All records of a data set as two tensors."""
     require(
         not isinstance(data, DataLoader),
-        f"{whose} is a DataLoader, whose order of records is its own: no sample of it is a secret Poisson sample; give its "
+        f"{whose} is a DataLoader, whose order of records is its own: no sample of it is a secret "
+        f"Poisson sample; give its "
         "data set",
     )
     try:
-        if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+        if (
+            isinstance(data, tuple | list)
+            and len(data) == 2
+            and all(isinstance(part, Tensor) for part in data)
+        ):
             inputs, targets = data
         else:
             inputs, targets = (
@@ -132,7 +153,9 @@ def _stacked(data: Any, whose: str) -> tuple[Tensor, Tensor]:
                 for parts in zip(*(data[j] for j in range(len(data))), strict=True)
             )
     except (TypeError, ValueError, RuntimeError, IndexError):
-        raise DataError(f"{whose} is neither a data set of (input, target) examples nor a pair of tensors") from None
+        raise DataError(
+            f"{whose} is neither a data set of (input, target) examples nor a pair of tensors"
+        ) from None
     require(len(inputs) == len(targets), f"{whose} does not have as many inputs as targets")
     return inputs, targets
 
@@ -145,7 +168,8 @@ def _check_examples(
     target_shape: torch.Size,
     target_type: torch.dtype,
 ) -> None:
-    """Refuse a model or loss that remembers, and a loss that is not a mean, on made-up examples: no private value decides."""
+    """Refuse a model or loss that remembers, and a loss that is not a mean, on made-up examples: no
+    private value decides."""
     inputs, targets = made_up(input_shape, input_type), made_up_targets(target_shape, target_type)
     for x in model.somewhere():
         try:
@@ -155,21 +179,36 @@ def _check_examples(
                     model.training(x, inputs.flip(0) + inputs, 1)
                     loss(model.training(x, inputs.flip(0) + inputs, 1), targets)
                     after = loss(model.training(x, inputs, 0), targets)
-                    whole, parts = loss(outputs, targets), [loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(4)]
+                    whole, parts = (
+                        loss(outputs, targets),
+                        [loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(4)],
+                    )
                 free = x.clone().requires_grad_()
                 torch.autograd.grad(loss(model.training(free, inputs, 0), targets).sum(), free)
         except Exception as error:  # whatever a user's code raises
-            raise InvalidValue(f"the model and loss fail on examples shaped like the clients': {_first_line(error)}") from None
-        require(not said, f"the model and loss warn on examples shaped like the clients': {said[0].message if said else ''}")
-        require(before.dim() == 0, "the loss must be a mean over examples (reduction='mean'): it is not one number")
+            raise InvalidValue(
+                f"the model and loss fail on examples shaped like the clients': "
+                f"{_first_line(error)}"
+            ) from None
+        require(
+            not said,
+            f"the model and loss warn on examples shaped like the clients': "
+            f"{said[0].message if said else ''}",
+        )
+        require(
+            before.dim() == 0,
+            "the loss must be a mean over examples (reduction='mean'): it is not one number",
+        )
         if not torch.equal(before, after):
             raise UnsafeModel(
-                "the model or the loss remembers earlier inputs: that would carry data from one client to the next"
+                "the model or the loss remembers earlier inputs: that would carry data from one "
+                "client to the next"
             )
         mean = torch.stack(parts).mean()
         require(
             bool(torch.isclose(whole, mean, rtol=1e-3, atol=1e-6)),
-            f"the loss of 4 examples is {whole.item():.6g}, the mean of their single losses {mean.item():.6g}: "
+            f"the loss of 4 examples is {whole.item():.6g}, the mean of their single losses "
+            f"{mean.item():.6g}: "
             "the loss must be a mean over examples (reduction='mean', no class weights)",
         )
 
@@ -181,15 +220,19 @@ def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) ->
     try:
         measure(model, loss, metric, (records,), model.initial())
     except Exception as error:  # whatever a user's code raises
-        raise InvalidValue(f"model, loss and metric fail on the test set: {_first_line(error)}") from None
+        raise InvalidValue(
+            f"model, loss and metric fail on the test set: {_first_line(error)}"
+        ) from None
 
 
 def task_file(path: str, options: Options) -> Task:
-    """The task that a Python file defines by the names model, clients, loss, metric, and perhaps test, pool,
-    learning_rate, iterations, batch, error_name. It runs with torch seeded by the public seed: initial weights repeat."""
+    """The task that a Python file defines by the names model, clients, loss, metric, and perhaps
+    test, pool, learning_rate, iterations, batch, error_name. It runs with torch seeded by the
+    public seed: initial weights repeat."""
     require(Path(path).is_file(), f"task={path!r}: there is no such file")
     require(
-        options.split in (None, "random"), f"split={options.split!r}: {path} says itself which client holds what; leave it out"
+        options.split in (None, "random"),
+        f"split={options.split!r}: {path} says itself which client holds what; leave it out",
     )
     with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
         torch.manual_seed(options.seed)
@@ -199,25 +242,45 @@ def task_file(path: str, options: Options) -> Task:
         except (EquipoiseError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise DataError(f"{path}, line {_line(error, path)}: {type(error).__name__}: {_first_line(error)}") from None
+            raise DataError(
+                f"{path}, line {_line(error, path)}: {type(error).__name__}: {_first_line(error)}"
+            ) from None
         finally:
             sys.path.pop(0)
     missing = [name for name in GIVEN if name not in given]
-    require(not missing, f"{path} defines no {' and no '.join(missing)}: a task file gives model, clients, loss and metric")
+    require(
+        not missing,
+        f"{path} defines no {' and no '.join(missing)}: a task file gives model, clients, loss "
+        f"and metric",
+    )
     chosen = {name: given[name] for name in (*GIVEN, *MAY_BE_GIVEN) if name in given}
     if options.batch is not None:
         chosen["batch"] = options.minibatch
     task = own_task(**chosen, seed=options.seed, name=path)
     there = len(task.clients.sizes)
-    require(options.clients in (None, there), f"clients={options.clients}: {path} has {there} clients; leave it out")
-    code = np.frombuffer(Path(path).read_bytes(), dtype=np.uint8)  # the loss and the metric are in it
-    return replace(task, fingerprint=fingerprint([code, np.frombuffer(bytes.fromhex(task.fingerprint), dtype=np.uint8)]))
+    require(
+        options.clients in (None, there),
+        f"clients={options.clients}: {path} has {there} clients; leave it out",
+    )
+    code = np.frombuffer(
+        Path(path).read_bytes(), dtype=np.uint8
+    )  # the loss and the metric are in it
+    return replace(
+        task,
+        fingerprint=fingerprint(
+            [code, np.frombuffer(bytes.fromhex(task.fingerprint), dtype=np.uint8)]
+        ),
+    )
 
 
 def _line(error: BaseException, path: str) -> str:
     if isinstance(error, SyntaxError) and error.filename == path:
         return str(error.lineno)
-    lines = [str(frame.lineno) for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    lines = [
+        str(frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == path
+    ]
     return lines[-1] if lines else "?"
 
 

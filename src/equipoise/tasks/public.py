@@ -1,4 +1,5 @@
-"""What public records alone can teach: the model that private training has to beat, or to begin from."""
+"""What public records alone can teach: the model that private training has to beat, or to begin
+from."""
 
 from typing import Any, Protocol, Self
 
@@ -22,7 +23,9 @@ class ConvexClients(Protocol):
 
 
 def minimiser(clients: ConvexClients, x0: Tensor, tolerance: float = 1e-10) -> Tensor:
-    """x* of the mean loss, up to a gradient of this length, by Newton's method with step halving."""
+    """x* of the mean loss, up to a gradient of this length, by Newton's method with step
+    halving.
+    """
     x, N = x0, len(clients.sizes)
     for _ in range(50):
         gradient = clients.gradient(x.expand(N, -1), 0).mean(0)
@@ -37,7 +40,8 @@ def minimiser(clients: ConvexClients, x0: Tensor, tolerance: float = 1e-10) -> T
 
 
 def public_model(task: Task) -> Tensor:
-    """The model trained on the task's public pool alone, without noise: it depends on no private record. Kept with the task."""
+    """The model trained on the task's public pool alone, without noise: it depends on no private
+    record. Kept with the task."""
     if "public_model" not in vars(task):
         vars(task)["public_model"] = _trained(task)
     model: Tensor = vars(task)["public_model"]
@@ -46,10 +50,15 @@ def public_model(task: Task) -> Tensor:
 
 def _trained(task: Task) -> Tensor:
     if task.pool is None:
-        raise InvalidValue(f"task={task.name} has no public records to begin from: give --proxy FILE or --public-records n")
+        raise InvalidValue(
+            f"task={task.name} has no public records to begin from: give --proxy FILE or "
+            f"--public-records n"
+        )
     if isinstance(task.pool, Table):
         assert isinstance(task.clients, LinearClients)
-        return minimiser(linear_clients([task.pool], task.clients.link, task.clients.l2, None, 0), task.x0)
+        return minimiser(
+            linear_clients([task.pool], task.clients.link, task.clients.l2, None, 0), task.x0
+        )
     x = task.x0.unsqueeze(0)
     for t in range(task.iterations):
         x = x - task.learning_rate * task.pool.gradient(x, t)
@@ -57,9 +66,14 @@ def _trained(task: Task) -> Tensor:
 
 
 def public_only(task: Task) -> dict[str, Any] | None:
-    """What a model trained on the public pool alone reaches on the public test records; None without one of them."""
+    """What a model trained on the public pool alone reaches on the public test records; None
+    without one of them."""
     if task.pool is None or task.measure is None:
         return None
     measured = task.measure(public_model(task))
     records = len(task.pool.features) if isinstance(task.pool, Table) else task.pool.sizes[0]
-    return {"records": records, "test_error": float(measured.error), "test_loss": float(measured.loss)}
+    return {
+        "records": records,
+        "test_error": float(measured.error),
+        "test_loss": float(measured.loss),
+    }

@@ -1,4 +1,5 @@
-"""A heterogeneous quadratic whose constants are known exactly: f_i(x) = (x - b_i)' A_i (x - b_i) / 2, and |x*| = 1."""
+"""A heterogeneous quadratic whose constants are known exactly: f_i(x) = (x - b_i)' A_i (x - b_i) /
+2, and |x*| = 1."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -19,7 +20,8 @@ MU, L = 0.01, 1.0
 
 @dataclass(frozen=True)
 class QuadraticClients:
-    """`A` is [clients, d, d] with eigenvalues in [MU, L]; `b`, each client's own minimiser, is [clients, d]."""
+    """`A` is [clients, d, d] with eigenvalues in [MU, L]; `b`, each client's own minimiser, is
+    [clients, d]."""
 
     A: Tensor
     b: Tensor
@@ -31,7 +33,9 @@ class QuadraticClients:
     @property
     def minimiser(self) -> Tensor:
         """x*, where the mean of the clients' gradients vanishes."""
-        x: Tensor = torch.linalg.solve(self.A.sum(-3), torch.einsum("...cij,...cj->...i", self.A, self.b))
+        x: Tensor = torch.linalg.solve(
+            self.A.sum(-3), torch.einsum("...cij,...cj->...i", self.A, self.b)
+        )
         return x
 
     def gradient(self, x: Tensor, t: int) -> Tensor:
@@ -51,13 +55,18 @@ class QuadraticClients:
         return torch.einsum("...i,...ij,...j->...", gap, self.A.mean(-3), gap) / 2
 
     def error(self, x: Tensor) -> Tensor:
-        """The share of the excess loss of x = 0 that is left: 1 without training, 0 at the minimiser."""
+        """The share of the excess loss of x = 0 that is left: 1 without training, 0 at the
+        minimiser."""
         return self.excess(x) / self.excess(torch.zeros_like(x))
 
     @staticmethod
     def stacked(rows: "list[QuadraticClients]") -> "QuadraticClients":
-        """The clients of several problems in one, for gradients at x [problems, settings, clients, d]."""
-        return QuadraticClients(torch.stack([row.A for row in rows])[:, None], torch.stack([row.b for row in rows])[:, None])
+        """The clients of several problems in one, for gradients at x [problems, settings, clients,
+        d]."""
+        return QuadraticClients(
+            torch.stack([row.A for row in rows])[:, None],
+            torch.stack([row.b for row in rows])[:, None],
+        )
 
     def single(self) -> Self:
         """The same clients in single precision."""
@@ -84,14 +93,20 @@ class QuadraticMeasure:
 def quadratic(options: Options) -> Task:
     """Public synthetic data: every client is drawn from (seed, client)."""
     require(
-        options.split in (None, "random"), f"split={options.split!r}: the task quadratic has no labels to skew; leave it out"
+        options.split in (None, "random"),
+        f"split={options.split!r}: the task quadratic has no labels to skew; leave it out",
     )
-    require(options.minibatch is None, f"batch={options.batch}: the task quadratic has no records to sample; leave it out")
+    require(
+        options.minibatch is None,
+        f"batch={options.batch}: the task quadratic has no records to sample; leave it out",
+    )
     number = CLIENTS if options.clients is None else options.clients
     centre = stream(options.seed, "quadratic").standard_normal(DIMENSION)
     A, b = zip(*(_client(centre, options.seed, i) for i in range(number)), strict=True)
     drawn = QuadraticClients(torch.tensor(np.stack(A)), torch.tensor(np.stack(b)))
-    private = replace(drawn, b=drawn.b / drawn.minimiser.norm())  # so that |x*| = 1, a public constant
+    private = replace(
+        drawn, b=drawn.b / drawn.minimiser.norm()
+    )  # so that |x*| = 1, a public constant
     return Task(
         name="quadratic",
         x0=torch.zeros(DIMENSION, dtype=torch.float64),

@@ -1,4 +1,5 @@
-"""What a task is: private records held by clients, a loss, a public measure of the result, and public constants."""
+"""What a task is: private records held by clients, a loss, a public measure of the result, and
+public constants."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -12,7 +13,9 @@ from torch import Tensor
 
 
 class Clients(Protocol):
-    """The private records of the clients, with their loss. Everything works on the last axis of x."""
+    """The private records of the clients, with their loss. Everything works on the last axis of
+    x.
+    """
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -20,7 +23,8 @@ class Clients(Protocol):
         ...
 
     def gradient(self, x: Tensor, t: int) -> Tensor:
-        """The gradient of each client's mean loss at its own x [..., clients, d], on its minibatch t (or on all records)."""
+        """The gradient of each client's mean loss at its own x [..., clients, d], on its minibatch
+        t (or on all records)."""
         ...
 
     def error(self, x: Tensor) -> Tensor:
@@ -33,7 +37,8 @@ class Clients(Protocol):
 
 
 class Table(NamedTuple):
-    """Records as a model sees them: features [n, features] (the last is 1) and targets [n, outputs]."""
+    """Records as a model sees them: features [n, features] (the last is 1) and targets [n,
+    outputs]."""
 
     features: NDArray[np.float64]
     targets: NDArray[np.float64]
@@ -46,7 +51,8 @@ class Table(NamedTuple):
 class Measured(NamedTuple):
     """The error (the paper's 1 - metric) and the mean loss of a model, or of models [...].
 
-    `client_error` is the mean over clients of the error on their own test records, where each has some.
+    `client_error` is the mean over clients of the error on their own test records, where each has
+    some.
     """
 
     error: Tensor
@@ -65,8 +71,10 @@ class Options:
     label        the column to predict
     bounds       the file with public knowledge about columns
     proxy        files with public records like the private ones, to plan on
-    public_records   how many of the task's own records are declared public, to plan on; they are not trained on
-    unit         whose privacy is protected: if one record's, then no record may change the number of the others
+    public_records   how many of the task's own records are declared public, to plan on; they are
+    not trained on
+    unit         whose privacy is protected: if one record's, then no record may change the number
+    of the others
     """
 
     clients: int | None = None
@@ -85,7 +93,13 @@ class Options:
     @classmethod
     def of(cls, said: object) -> Self:
         """From anything that has some of these as attributes."""
-        return cls(**{option.name: getattr(said, option.name) for option in fields(cls) if hasattr(said, option.name)})
+        return cls(
+            **{
+                option.name: getattr(said, option.name)
+                for option in fields(cls)
+                if hasattr(said, option.name)
+            }
+        )
 
     @property
     def minibatch(self) -> int | None:
@@ -109,7 +123,8 @@ class Task:
     x0              the public initial model, [d]
     shapes          how x falls into named tensors, in this order
     clients         the private part
-    measure         error and loss on records declared public, outside every guarantee; None if there are none
+    measure         error and loss on records declared public, outside every guarantee; None if
+    there are none
     error_name      what the error is, in words
     pool            public records like the private ones, to plan on; of a network, as one client's
     constant_error  the error of the best constant answer on the public records, where it is known
@@ -119,7 +134,8 @@ class Task:
     batch           records in a minibatch; None for all
     test_records    how many records are measured on, where that is work
     fingerprint     of the records, private ones included: in a simulation, to know them again
-    mu, L           strong convexity and smoothness of every client's loss where they are known without looking at data
+    mu, L           strong convexity and smoothness of every client's loss where they are known
+    without looking at data
     sizes_public    whether the numbers of records may decide anything
     reading         what is needed to read other files like those of the task
     """

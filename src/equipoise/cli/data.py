@@ -1,0 +1,78 @@
+"""The commands `equipoise data ...`."""
+
+import sys
+from json import dumps
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import Progress
+
+from equipoise.cli.text import stock_lines
+
+Json = Annotated[bool, Parameter(negative=(), help="print one JSON document")]
+
+data = App(name="data", help="See which data sets there are, fetch them, and get own data ready.")
+_errors = Console(stderr=True)
+
+
+@data.default
+def data_list(*, json: Json = False) -> None:
+    """List the data sets: where each must lie, whether it is there and complete, its licence, and
+    how to get it."""
+    from equipoise.paper.data.inventory import DATA_SETS
+
+    _tell_stock(list(DATA_SETS), False, json)
+
+
+@data.command(name="check")
+def data_check(*names: str, json: Json = False) -> None:
+    """Read data sets wholly (all of them, or those named), keep them prepared, and say whether they
+    are complete."""
+    from equipoise.paper.data.inventory import DATA_SETS
+
+    _tell_stock(list(names) or list(DATA_SETS), True, json)
+
+
+@data.command(name="fetch")
+def data_fetch(name: str, /) -> None:
+    """Download a data set from its official address, check it, and put it where its task looks for
+    it."""
+    from equipoise.paper.data.downloads import fetch
+    from equipoise.paper.data.inventory import data_set
+
+    found, _ = data_set(name)
+    with Progress(console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
+        bar = progress.add_task(f"fetching {name}")
+        paths = fetch(found, lambda there, of: progress.update(bar, completed=there, total=of))
+    print("\n".join(str(path) for path in paths))
+
+
+def _tell_stock(names: list[str], read: bool, json: bool) -> None:
+    from equipoise.paper.data.inventory import take_stock
+
+    stocks = []
+    for name in names:
+        with _errors.status(f"reading {name}"):
+            stocks.append(take_stock(name, read))
+    if json:
+        print(dumps([stock._asdict() for stock in stocks], indent=2))
+    else:
+        Console(soft_wrap=True, highlight=False, markup=False).print(stock_lines(stocks))
+    if any(stock.state.startswith("unreadable") for stock in stocks):
+        sys.exit(1)
+
+
+@data.command(name="bounds")
+def data_bounds(
+    *,
+    columns: Annotated[
+        tuple[str, ...],
+        Parameter(consume_multiple=True, negative=(), help="names of the columns, the label too"),
+    ],
+) -> None:
+    """Print a template of the bounds file, to fill in by hand: ... --columns age sex outcome >
+    bounds.toml"""
+    from equipoise.tasks.bounds import bounds_template
+
+    print(bounds_template(columns), end="")

@@ -1,0 +1,1 @@
+"""How the paper's data sets lie on disk."""

@@ -1,0 +1,82 @@
+"""Noise in every local gradient: what makes local steps private for one record, whatever is done
+with them afterwards."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import DataError, require
+from equipoise.privacy.noise import NoiseSource
+
+_DRAWS = 2**62  # where the numbering of coins for what is random in a model begins
+
+
+class RecordClients(Protocol):
+    """Clients whose records can be told apart."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+
+    def clipped_sum(
+        self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, draw: int
+    ) -> Tensor:
+        """The sum over each client's chosen records of their gradients at its x [..., clients, d],
+        each clipped to `clip_norm`.
+
+        `chosen` is a mask [..., clients, largest size] (None: all). A gradient that is not finite
+        counts as zero. What is random in a model (dropout) depends on the secret number `draw`, and
+        is independent for every record.
+        """
+        ...
+
+    def regulariser(self, x: Tensor) -> Tensor:
+        """The gradient of what the loss has besides the mean over records: it depends on no
+        record.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class NoisyGradient:
+    """(sum of clipped gradients of a Poisson sample + N(0, sigma^2 I)) / expected size of the
+    sample, plus the regulariser.
+
+    rates      the sampling rate of each client
+    sigma      of the noise in the sum; one number, or one for each client [clients, 1]
+    clip_norm  C, of each record's gradient
+
+    A record is in the sample by a secret coin of its own, so neither the sample nor its size is
+    known to anybody.
+    """
+
+    clients: RecordClients
+    clip_norm: float | Tensor
+    sigma: float | Tensor
+    rates: tuple[float, ...]
+    noise: NoiseSource
+
+    def __post_init__(self) -> None:
+        for client, (size, rate) in enumerate(zip(self.clients.sizes, self.rates, strict=True)):
+            require(0 < rate <= 1, f"sampling_rate={rate} of client {client} is not in (0, 1]")
+            if size < 1:
+                raise DataError(
+                    f"client {client} has no records: it cannot take part when the unit is a record"
+                )
+
+    def __call__(self, x: Tensor, t: int) -> Tensor:
+        """The private gradient of every client at its x [..., clients, d], at local step t."""
+        draw = int(2**52 * self.noise.uniforms(_DRAWS + t, (1, 1)).flat[0])
+        total = self.clients.clipped_sum(x, self._sample(x, t), self.clip_norm, draw).double()
+        if torch.as_tensor(self.sigma).any():
+            total = total + self.sigma * torch.tensor(self.noise.normals(t + 1, tuple(total.shape)))
+        expected = [size * rate for size, rate in zip(self.clients.sizes, self.rates, strict=True)]
+        mean = total / torch.tensor(expected, dtype=torch.float64).unsqueeze(-1)
+        return mean.to(x.dtype) + self.clients.regulariser(x)
+
+    def _sample(self, x: Tensor, t: int) -> Tensor | None:
+        if all(rate == 1 for rate in self.rates):
+            return None
+        coins = torch.tensor(self.noise.uniforms(t + 1, (*x.shape[:-1], max(self.clients.sizes))))
+        return coins < torch.tensor(self.rates, dtype=torch.float64).unsqueeze(-1)

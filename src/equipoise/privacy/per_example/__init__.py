@@ -1,0 +1,1 @@
+"""Clipped sums of a network's gradients, example by example."""

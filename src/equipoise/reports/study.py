@@ -1,0 +1,171 @@
+"""What a report is about: runs that differ in nothing but the trial are a cell; cells that may
+share an axis are a case."""
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NOT_PRIVATE = "non-private"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a cell. `clipped_early` and `clipped_late` are mean shares of clipped messages in
+    its outer thirds."""
+
+    seed: int
+    test_error: float
+    train_error: float | None
+    clipped_early: float | None
+    clipped_late: float | None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A cell after some iterations: means over its trials."""
+
+    round: int
+    iteration: int
+    test_error: float | None
+    train_error: float | None
+    clipped: float | None
+    update_norm: float | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Runs that differ in nothing but the trial. `diverged` counts those without finite numbers,
+    which are not in `trials`."""
+
+    algorithm: str
+    epsilon: float
+    epsilon_spent: float
+    clip_norm: float
+    iterations: int
+    local_steps: int
+    rounds: int
+    trials: tuple[Trial, ...]
+    diverged: int
+    curve: tuple[Moment, ...]
+    v: float | None = None
+    """The number that Lemma 1's constant stands for, where that chose the noise."""
+
+    @property
+    def private(self) -> bool:
+        return self.epsilon < math.inf
+
+    @property
+    def errors(self) -> dict[int, float]:
+        """Test error by seed."""
+        return {trial.seed: trial.test_error for trial in self.trials}
+
+    @property
+    def train_errors(self) -> dict[int, float]:
+        return {
+            trial.seed: trial.train_error for trial in self.trials if trial.train_error is not None
+        }
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.errors.values())
+
+    @property
+    def std(self) -> float:
+        """The standard deviation over trials; of one trial it is not known (NaN)."""
+        return statistics.stdev(self.errors.values()) if len(self.trials) > 1 else math.nan
+
+    @property
+    def train_mean(self) -> float | None:
+        return statistics.fmean(self.train_errors.values()) if self.train_errors else None
+
+    @property
+    def train_std(self) -> float:
+        return (
+            statistics.stdev(self.train_errors.values()) if len(self.train_errors) > 1 else math.nan
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """A task under one convention of privacy: its cells may share an axis. Those at epsilon = inf
+    are the reference."""
+
+    task: str
+    convention: str
+    unit: str
+    nominal: bool
+    """Whether epsilon is only a label (Lemma 1), so that the exact one must stand beside it."""
+    meaning: str
+    error_name: str
+    baseline: float | None
+    cells: tuple[Cell, ...]
+    privacy: str | None
+    """All settings that say what epsilon means, as JSON: equal for cases whose budgets may be
+    compared."""
+    constants: tuple[float, float] | None
+    """mu and L of the task, where they are known."""
+    diverged: frozenset[tuple[str, float, float, int, int]]
+    """Algorithm, epsilon, clip norm, iterations and local steps of cells with a trial that
+    diverged."""
+
+    @property
+    def title(self) -> str:
+        return f"{Path(self.task).name} ({self.convention})"
+
+    def values(self, name: str) -> list[Any]:
+        """What an axis takes in this case, sorted; of clip norms and iterations those of private
+        cells, if there are any."""
+        cells = [
+            cell for cell in self.cells if cell.private or name not in ("clip_norm", "iterations")
+        ] or self.cells
+        return sorted({getattr(cell, name) for cell in cells})
+
+    def budget(self, epsilon: float) -> str:
+        """A budget for a legend; the exact epsilon beside it wherever the two may differ."""
+        if epsilon == math.inf:
+            return "ε = ∞ (not private)"
+        spent = [cell.epsilon_spent for cell in self.cells if cell.epsilon == epsilon]
+        low, high = number(min(spent)), number(max(spent))
+        if not self.nominal and all(abs(value / epsilon - 1) < 0.005 for value in spent):
+            return f"ε = {epsilon:g}"
+        said = "exact ε" if self.nominal else "spent"
+        return f"ε = {epsilon:g} ({said} = {low if low == high else f'{low} to {high}'})"
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a store holds. `notes` say what was left out of it and why."""
+
+    cases: tuple[Case, ...]
+    runs: int
+    notes: tuple[str, ...]
+
+    @property
+    def tasks(self) -> list[str]:
+        return list(dict.fromkeys(case.task for case in self.cases))
+
+    def cells(self) -> Iterable[tuple[Case, str, Cell]]:
+        """Every cell once, with its convention: those that are not private are shared by cases."""
+        seen = set()
+        for case in self.cases:
+            for cell in case.cells:
+                if id(cell) not in seen:
+                    seen.add(id(cell))
+                    yield case, case.convention if cell.private else NOT_PRIVATE, cell
+
+
+def number(value: float) -> str:
+    """A number as short as a legend needs it."""
+    if value == math.inf:
+        return "∞"
+    if value >= 1e5:
+        return f"{value:.1e}".replace("e+0", "e").replace("e+", "e")
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def error_text(value: float) -> str:
+    """An error in a table."""
+    return f"{value:.4f}" if not value >= 100 else number(value)

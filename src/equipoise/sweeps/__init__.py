@@ -1,0 +1,1 @@
+"""Many runs: grids, the store, the sweep, the search."""

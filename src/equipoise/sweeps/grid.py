@@ -1,0 +1,180 @@
+"""What a sweep runs: a grid of settings, from a TOML file or the paper's own.
+
+A grid has a task, trials (public seeds, which also seed the simulated noise) and any of the
+settings of `train`, each one value or a list. Its runs are all combinations. `local_steps =
+"divisors"` stands for all divisors of the iterations. A budget of inf is run once, with neither
+noise nor clip. [[variant]] tables change some settings: then the runs are those of every variant.
+"""
+
+import math
+import tomllib
+from collections.abc import Iterator
+from difflib import get_close_matches
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from equipoise.errors import DataError, InvalidValue, require
+from equipoise.settings import Settings
+
+ALGORITHMS = ("dp-fedavg", "dp-scaffnew")
+PAPER = {
+    "algorithm": list(ALGORITHMS),
+    "local_steps": "divisors",
+    "epsilon": [3.3, 2.0, 1.0, 0.5, math.inf],
+    "seeds": [0, 1, 2],
+}
+SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "schedule"}
+KNOWN = {"name", "seeds", "clip", *Settings.model_fields} - SET_BY_SWEEPS
+MOST_RUNS = 1_000_000
+MOST_ITERATIONS = 10**9
+ONLY_WITH_NOISE = ("clip_norm", "noise_rule", "v", "trust", "colluding", "neighbours", "delta")
+
+
+class Grid(NamedTuple):
+    """A sweep's name, and its runs in order: for every combination of the other settings a tuple of
+    trials."""
+
+    name: str
+    cells: tuple[tuple[Settings, ...], ...]
+
+    @property
+    def settings(self) -> Iterator[Settings]:
+        return (trial for cell in self.cells for trial in cell)
+
+
+def paper_grid(task: str, iterations: int | None = None, seeds: int = 3) -> dict[str, Any]:
+    """The grid of the paper's experiments on one of its five tasks (or on their stand-ins)."""
+    from equipoise.paper.tasks.rows import ROWS
+
+    require(
+        task in ROWS,
+        f"task={task!r} is not one of the paper's: there are {', '.join(sorted(ROWS))}",
+    )
+    row = ROWS[task]
+    return {
+        "name": f"paper-{task}",
+        "task": task,
+        **PAPER,
+        "seeds": list(range(seeds)),
+        "iterations": row.iterations if iterations is None else iterations,
+        "clip": list(row.clips),
+    }
+
+
+def read_grid(path: Path) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidValue(f"sweep={path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not TOML: {error}") from None
+    return {"name": path.stem, **document}
+
+
+def grid(document: dict[str, Any]) -> Grid:
+    """The runs of a grid. Every one is checked before the first is run."""
+    variants = document.get("variant", [{}])
+    tables = isinstance(variants, list) and all(isinstance(v, dict) for v in variants)
+    require(tables and variants, "variant is not a list of [[variant]] tables")
+    common = _known({key: value for key, value in document.items() if key != "variant"})
+    cells: dict[
+        Settings, dict[int, Settings]
+    ] = {}  # variants may share a cell, and add trials to it
+    runs = 0
+    for variant in variants:
+        for cell in _cells({**common, **_known(variant)}):
+            alike = cell[0].model_copy(update={"seed": 0, "simulate_noise_seed": 0})
+            cells.setdefault(alike, {}).update({trial.seed: trial for trial in cell})
+            runs += len(cell)
+            require(
+                runs <= MOST_RUNS,
+                f"the grid has more than {MOST_RUNS:,} runs: nobody would wait for it",
+            )
+    return Grid(
+        str(document.get("name", "sweep")),
+        tuple(tuple(trials.values()) for trials in cells.values()),
+    )
+
+
+def _known(document: dict[str, Any]) -> dict[str, Any]:
+    """A part of a grid with its keys checked; clip_norm is clip by another name."""
+    for key in document:
+        if key not in KNOWN:
+            near = get_close_matches(key, KNOWN, n=1)
+            hint = (
+                "a sweep sets it by itself"
+                if key in SET_BY_SWEEPS
+                else f"did you mean {near[0]}?"
+                if near
+                else "leave it out"
+            )
+            raise InvalidValue(f"{key} is no key of a sweep: {hint}")
+    require(
+        not {"clip", "clip_norm"} <= {*document},
+        "clip and clip_norm are the same: give one of the two",
+    )
+    return {"clip" if key == "clip_norm" else key: value for key, value in document.items()}
+
+
+def _cells(document: dict[str, Any]) -> Iterator[tuple[Settings, ...]]:
+    require("task" in document, "task is missing: a sweep needs one")
+    seeds = _values(document, "seeds", [0, 1, 2])
+    require(
+        all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds),
+        f"seeds={seeds}: seeds are whole numbers from 0",
+    )
+    require(len({*seeds}) == len(seeds), f"seeds={seeds}: a trial is there twice")
+    axes = {
+        key: _values(document, key)
+        for key in document
+        if key not in ("name", "seeds", "local_steps")
+    }
+    for values in product(*axes.values()):
+        said = dict(zip(axes, values, strict=True))
+        for local_steps in _local_steps(document, said.get("iterations")):
+            yield tuple(_trial(seed, **said, local_steps=local_steps) for seed in seeds)
+
+
+def _trial(seed: int, **said: Any) -> Settings:
+    settings = Settings.of(**said, seed=seed, simulate_noise_seed=seed, diagnostics=True)
+    if settings.epsilon < math.inf:
+        return settings
+    return settings.model_copy(
+        update={name: Settings.model_fields[name].default for name in ONLY_WITH_NOISE}
+    )
+
+
+def _values(document: dict[str, Any], key: str, default: Any = None) -> list[Any]:
+    value = document.get(key, default)
+    values = value if isinstance(value, list) and key not in ("data", "test", "proxy") else [value]
+    require(len(values) > 0, f"{key}=[] leaves nothing to run: give it a value")
+    return [tuple(v) if isinstance(v, list) else v for v in values]
+
+
+def _local_steps(document: dict[str, Any], iterations: Any) -> list[int]:
+    """Local steps in a round; those that do not fit the task's own iterations are refused when the
+    task is known."""
+    count = iterations is None or (type(iterations) is int and 1 <= iterations <= MOST_ITERATIONS)
+    require(count, f"iterations={iterations!r} is not a whole number from 1 to {MOST_ITERATIONS:,}")
+    if document.get("local_steps") != "divisors":
+        steps = _values(document, "local_steps", 1)
+        wrong = [
+            step
+            for step in steps
+            if type(step) is not int or step < 1 or (iterations and iterations % step)
+        ]
+        require(
+            not wrong,
+            f"local_steps={wrong[0] if wrong else ''} does not divide iterations={iterations}",
+        )
+        return steps
+    require(
+        iterations is not None, 'local_steps = "divisors" needs iterations, whose divisors they are'
+    )
+    return divisors(iterations)
+
+
+def divisors(number: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})

@@ -1,0 +1,297 @@
+"""The store: one SQLite file with every run that a sweep has finished, its curve, and the runs that
+failed.
+
+Several processes may write at once (write-ahead log). A run and its curve go in together or not at
+all; a run that is in is never computed again.
+"""
+
+import json
+import math
+import os
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from equipoise.errors import DataError
+from equipoise.result import Result
+
+VERSION = 1
+SCHEMA = (
+    """
+CREATE TABLE runs (
+    key TEXT PRIMARY KEY,
+    sweep TEXT NOT NULL,         -- the name of the sweep that asked for it first
+    task TEXT NOT NULL,
+    algorithm TEXT NOT NULL,
+    unit TEXT NOT NULL,
+    epsilon REAL NOT NULL,       -- of the label; 9e999 (infinity): not private
+    epsilon_spent REAL NOT NULL, -- exact, or an upper bound
+    clip_norm REAL NOT NULL,
+    iterations INTEGER NOT NULL,
+    local_steps INTEGER,
+    rounds INTEGER NOT NULL,
+    seed INTEGER NOT NULL,
+    test_error REAL,
+    train_error REAL,
+    failed TEXT,                 -- the run ended, but its numbers are not finite
+    seconds REAL NOT NULL,       -- of processor time, its share of a stack
+    result TEXT NOT NULL         -- the whole Result as JSON, but for its curve
+) STRICT""",
+    """
+CREATE TABLE curves (
+    key TEXT NOT NULL REFERENCES runs(key),
+    round INTEGER NOT NULL,
+    iteration INTEGER NOT NULL,
+    test_error REAL, test_loss REAL, client_error REAL,
+    train_error REAL, clipped REAL, update_norm REAL,
+    PRIMARY KEY (key, round)
+) STRICT, WITHOUT ROWID""",
+    """
+CREATE TABLE failures (
+    key TEXT PRIMARY KEY,
+    run TEXT NOT NULL,
+    error TEXT NOT NULL
+) STRICT""",
+)
+PATIENCE = 60.0  # seconds to wait for another process that writes
+
+
+class Finished(NamedTuple):
+    """A run that is done: its key, its result, and the seconds of processor time that it took."""
+
+    key: str
+    result: Result
+    seconds: float
+
+
+class Store:
+    """An open store: ``with Store(path) as store: ...``; with `read_only` nothing is made or
+    changed."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        if read_only and not path.is_file():
+            raise DataError(f"store={path}: there is no such file; `equipoise sweep` makes one")
+        self.path = path
+        with self._told():
+            self._db = self._for_reading() if read_only else self._for_writing()
+            try:
+                self._open(read_only)
+            except BaseException:
+                self._db.close()
+                raise
+
+    def _for_writing(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+
+    def _for_reading(self) -> sqlite3.Connection:
+        """In a folder where nothing may be written SQLite cannot share the file with a writer; but
+        then there is none."""
+        shared = os.access(self.path.parent, os.W_OK)
+        how = "mode=ro" if shared else "mode=ro&immutable=1"
+        return sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?{how}",
+            uri=True,
+            timeout=PATIENCE,
+            isolation_level=None,
+        )
+
+    def _open(self, read_only: bool) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > VERSION:
+            raise DataError(
+                f"store={self.path} was written by a newer Equipoise (form {version}, not "
+                f"{VERSION}): update to read it"
+            )
+        if read_only:
+            if version == 0:
+                raise DataError(
+                    f"store={self.path} is not a store of Equipoise: `equipoise sweep` makes one"
+                )
+            return
+        if version == 0:
+            with self._transaction():  # whoever comes second waits here, and finds the tables made
+                if self._db.execute("PRAGMA user_version").fetchone() == (0,):
+                    self._make_tables()
+        self._write_ahead()
+        self._db.execute("PRAGMA synchronous = FULL")
+
+    def _make_tables(self) -> None:
+        if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            raise DataError(
+                f"store={self.path} is a database, but not a store of Equipoise: give another name"
+            )
+        for statement in (*SCHEMA, f"PRAGMA user_version = {VERSION}"):
+            self._db.execute(statement)
+
+    def _write_ahead(self) -> None:
+        """Readers and a writer at once. Switching needs the file for oneself, and SQLite does not
+        wait for that: so we do."""
+        until = time.monotonic() + PATIENCE
+        while self._db.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All that is written inside, or, if this process dies now, nothing."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:  # a full disk has ended it already
+                self._db.execute("ROLLBACK")
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of the database in one sentence."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            raise DataError(f"store={self.path}: {error}" + _way_out(str(error))) from None
+        except sqlite3.DatabaseError as error:
+            raise DataError(
+                f"store={self.path} is damaged or no store: {error}; nothing was written to it"
+            ) from None
+        except OSError as error:
+            raise DataError(f"store={self.path}: {error.strerror}") from None
+
+    def keys(self) -> set[str]:
+        """The runs that are finished."""
+        return {key for (key,) in self._rows("SELECT key FROM runs")}
+
+    def finished(self, keys: Iterable[str]) -> set[str]:
+        """Those of these runs that are finished."""
+        some = json.dumps([*keys])
+        return {
+            key
+            for (key,) in self._rows(
+                "SELECT key FROM runs WHERE key IN (SELECT value FROM json_each(?))", (some,)
+            )
+        }
+
+    def failures(self) -> dict[str, str]:
+        """The runs that could not be run, and why."""
+        return dict(self._rows("SELECT key, error FROM failures"))
+
+    def add(self, sweep: str, finished: Iterable[Finished]) -> None:
+        """Keep finished runs: all of them, or, if this process dies now, none. A run that is there
+        already stays as it is."""
+        with self._told(), self._transaction():
+            given = {one.key: one for one in finished}
+            there = self.finished(given)
+            new = [one for key, one in given.items() if key not in there]
+            self._insert("runs", (_run_row(sweep, *one) for one in new))
+            self._insert("curves", (row for one in new for row in _curve_rows(one.key, one.result)))
+            self._db.executemany("DELETE FROM failures WHERE key = ?", [(key,) for key in given])
+
+    def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Rows that have a value for every column."""
+        columns = len(self._db.execute(f"SELECT * FROM {table} LIMIT 0").description)
+        self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", rows)
+
+    def fail(self, failed: dict[str, str], error: str) -> None:
+        """Note runs (key, JSON) that could not be run, and why."""
+        rows = [(key, run, error) for key, run in failed.items()]
+        with self._told(), self._transaction():
+            self._db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", rows)
+
+    def table(self, columns: str = "*", where: str = "1", *values: Any) -> list[dict[str, Any]]:
+        """Rows of the finished runs as dicts."""
+        return self._dicts(f"SELECT {columns} FROM runs WHERE {where} ORDER BY rowid", values)
+
+    def curve(self, key: str) -> list[dict[str, Any]]:
+        return self._dicts("SELECT * FROM curves WHERE key = ? ORDER BY round", (key,))
+
+    def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Any]:
+        with self._told(), closing(self._db.execute(query, values)) as cursor:
+            return cursor.fetchall()
+
+    def _dicts(self, query: str, values: tuple[Any, ...]) -> list[dict[str, Any]]:
+        with self._told(), closing(self._db.execute(query, values)) as cursor:
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+def _run_row(sweep: str, key: str, result: Result, seconds: float) -> tuple[Any, ...]:
+    """Numbers that are not finite become NULL, and a run whose error is such a number has
+    failed.
+    """
+    seen = result.per_round[-1] if result.per_round else None
+    train_error = (
+        seen.train_error if seen and result.curve and seen.round == result.curve[-1].round else None
+    )
+    return (
+        *(
+            key,
+            sweep,
+            result.task,
+            result.algorithm,
+            result.unit,
+            result.epsilon,
+            result.epsilon_spent,
+            result.clip_norm,
+        ),
+        *(
+            result.iterations,
+            result.local_steps,
+            result.rounds,
+            result.seed,
+            _finite(result.test_error),
+        ),
+        *(
+            _finite(train_error),
+            _failure(result),
+            seconds,
+            result.model_dump_json(exclude={"curve", "per_round"}),
+        ),
+    )
+
+
+def _curve_rows(key: str, result: Result) -> Iterator[tuple[Any, ...]]:
+    inside = {
+        seen.round: (seen.train_error, seen.clipped, seen.update_norm)
+        for seen in result.per_round or []
+    }
+    for point in result.curve:
+        numbers = (
+            point.test_error,
+            point.test_loss,
+            point.client_error,
+            *inside.get(point.round, (None,) * 3),
+        )
+        yield key, point.round, point.iteration, *map(_finite, numbers)
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _failure(result: Result) -> str | None:
+    overflowed = result.test_error is not None and not math.isfinite(result.test_error)
+    return result.failed or (
+        f"its test error is not finite: lower eta={result.eta}" if overflowed else None
+    )
+
+
+def _way_out(error: str) -> str:
+    if "locked" in error:
+        return "; another program holds it: stop that, and start again"
+    if "full" in error:
+        return "; make room on the disk and start again: everything finished is kept"
+    return ""

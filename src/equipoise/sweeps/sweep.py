@@ -1,0 +1,285 @@
+"""Sweeps: every run of a grid that is not in the store yet, in stacks where that is faster, by
+several processes.
+
+What a stack is made of depends on the grid, and on what an earlier grid has finished; a stack goes
+into the store whole or not at all. So results do not depend on interruptions: what was killed is
+done again, from the beginning, in the same company.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+
+from equipoise.engine import can_be_stacked, schedule_of, shared
+from equipoise.settings import Run, Settings
+from equipoise.sweeps.store import Finished, Store
+from equipoise.tasks import Options, Task, load_task
+from equipoise.training import train_together
+
+NUMBERS = 1  # raise it when the numbers change that a run gives
+POINTS = 25  # of a run's curve, at most
+MOST_STACKED = 128  # runs in one computation
+ATTEMPTS = 3  # to run a stack whose process died
+
+Stack = tuple[tuple[Run, ...], ...]
+"""Runs that are trained together: a row for each seed."""
+
+
+class Progress(NamedTuple):
+    """Where a sweep stands, in runs. `left` is seconds, None as long as nobody knows."""
+
+    done: int
+    failed: int
+    running: int
+    total: int
+    left: float | None
+
+
+@lru_cache(maxsize=64)
+def task_of(name: str, options: Options) -> Task:
+    """A task, loaded once in a process: the data of a sweep does not change while it runs."""
+    return load_task(name, options)
+
+
+def task_for(said: Settings | Run) -> Task:
+    return task_of(said.task, Options.of(said))
+
+
+def resolved(settings: Settings) -> Run:
+    task = task_for(settings)
+    return settings.resolve(task.eta, task.iterations, task.clients.sizes, task.batch or "full")
+
+
+def key_of(run: Run) -> str:
+    """A run's name in the store: the hash of everything that decides its numbers."""
+    return _key(run, task_for(run).fingerprint)
+
+
+@lru_cache(maxsize=2**14)
+def _key(run: Run, data: str) -> str:
+    document = {"run": run.model_dump(mode="json"), "data": data, "numbers": NUMBERS}
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def stacks_of(cells: Sequence[Sequence[Settings]]) -> list[Stack]:
+    """The runs of a grid as stacks: cells that differ only in algorithm, budget, clip and noise
+    rule."""
+    groups: dict[tuple[Any, ...], list[tuple[Run, ...]]] = {}
+    stacks: list[Stack] = []
+    for cell in cells:
+        runs = tuple(resolved(settings) for settings in cell)
+        schedule_of(runs[0])  # local steps that do not fit are refused before anything is run
+        if can_be_stacked(task_for(runs[0]), runs[0]):
+            groups.setdefault((*shared(runs[0]), *(run.seed for run in runs)), []).append(runs)
+        else:
+            stacks.extend(((run,),) for run in runs)
+    for group in groups.values():
+        width = max(1, MOST_STACKED // len(group[0]))
+        stacks.extend(
+            tuple(zip(*group[start : start + width], strict=True))
+            for start in range(0, len(group), width)
+        )
+    return stacks
+
+
+def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
+    """Train a stack and keep its results, unless somebody did; what is wrong with it, if it cannot
+    be trained.
+
+    A stack goes in whole, so part of it is there only if a smaller grid was run before: then the
+    rest is trained.
+    """
+    keys = {run: key_of(run) for row in stack for run in row}
+    start = time.process_time()
+    with Store(store) as kept:
+        finished = kept.finished(keys.values())
+        for _ in range(
+            2
+        ):  # without the seeds, then without the settings, of which everything is there
+            stack = tuple(
+                zip(
+                    *(row for row in stack if any(keys[run] not in finished for run in row)),
+                    strict=True,
+                )
+            )
+        if not stack:
+            return None
+        runs = [run for row in stack for run in row]
+        try:
+            tasks = [task_for(row[0]) for row in stack]
+            results = train_together(tasks, stack, POINTS)
+        except (
+            Exception
+        ) as error:  # one's own model or metric may raise anything: the sweep goes on
+            said = f"{type(error).__name__}: {error}"
+            kept.fail(
+                {keys[run]: run.model_dump_json() for run in runs if keys[run] not in finished},
+                said,
+            )
+            return said
+        seconds = (time.process_time() - start) / len(runs)
+        kept.add(
+            sweep,
+            (
+                Finished(keys[run], result, seconds)
+                for run, result in zip(runs, (r for row in results for r in row), strict=True)
+            ),
+        )
+    return None
+
+
+class Workers:
+    """Processes that run stacks: started when they are needed, and kept for the next sweep."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self.stop(kill=error is not None)
+
+    def submit(self, stack: Stack, store: Path, name: str) -> Future[str | None]:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(
+                self.number, get_context("spawn"), _start_worker, (os.getpid(),)
+            )
+        return self._pool.submit(run_stack, stack, store, name)
+
+    def stop(self, kill: bool = False) -> None:
+        pool, self._pool = self._pool, None
+        if pool and kill:
+            for process in [*(pool._processes or {}).values()]:
+                process.kill()
+        if pool:
+            pool.shutdown()
+
+
+def sweep(
+    name: str,
+    cells: Sequence[Sequence[Settings]],
+    store: Path,
+    workers: int | Workers = 1,
+    retry: bool = False,
+) -> Iterator[Progress]:
+    """Run what is not in the store yet; yields where the sweep stands, first before anything is
+    run."""
+    if isinstance(workers, int):
+        with Workers(workers) as some:
+            yield from sweep(name, cells, store, some, retry)
+        return
+    stacks = stacks_of(cells)
+    keys = [[key_of(run) for row in stack for run in row] for stack in stacks]
+    with Store(store) as kept:
+        finished, failures = kept.keys(), {} if retry else kept.failures()
+    finished &= {key for of in keys for key in of}
+    unfinished = {i: rest for i, of in enumerate(keys) if (rest := {*of} - finished)}
+    failed = {i: rest for i, rest in unfinished.items() if rest <= failures.keys()}
+    todo = sorted(
+        unfinished.keys() - failed.keys(), key=lambda i: keys[i][0]
+    )  # long and short mixed: so time left is honest
+    work = [sum(run.iterations * run.clients for row in stack for run in row) for stack in stacks]
+    start, worked, remaining = time.monotonic(), 0, sum(work[i] for i in todo)
+
+    def progress(running: Iterable[int]) -> Progress:
+        left = (
+            0.0
+            if not remaining
+            else (time.monotonic() - start) / worked * remaining
+            if worked
+            else None
+        )
+        return Progress(
+            *(
+                len(finished),
+                sum(map(len, failed.values())),
+                sum(len(keys[i]) for i in running),
+                sum(map(len, keys)),
+                left,
+            )
+        )
+
+    yield progress(todo[: workers.number])
+    for i, error, running in _executed(stacks, todo, store, name, workers):
+        if error:
+            failed[i] = unfinished[i]
+        else:
+            finished |= unfinished[i]
+        worked, remaining = worked + work[i], remaining - work[i]
+        yield progress(running)
+
+
+def _executed(
+    stacks: list[Stack], todo: list[int], store: Path, name: str, workers: Workers
+) -> Iterator[tuple[int, str | None, list[int]]]:
+    """Each stack once it is done: its number, what went wrong, and which others are being run.
+
+    If a process dies, nobody knows for which stack: all that were running are run again, one at a
+    time. One whose process dies ATTEMPTS times while nothing else runs is given up.
+    """
+    if workers.number == 1 and todo:
+        _start_worker(os.getpid(), alone=True)
+        for n, i in enumerate(todo):
+            yield i, run_stack(stacks[i], store, name), todo[n + 1 : n + 2]
+        return
+    waiting, suspects, deaths = list(reversed(todo)), list[int](), Counter[int]()
+    while waiting or suspects:
+        alone = bool(suspects)
+        queue, most = ([suspects.pop()], 1) if alone else (waiting, workers.number)
+        running: dict[Future[str | None], int] = {}
+        try:
+            while queue or running:
+                while queue and len(running) < most:
+                    submitted = workers.submit(stacks[queue[-1]], store, name)
+                    running[submitted] = queue.pop()
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    error = future.result()
+                    i = running.pop(future)
+                    yield i, error, [*running.values(), *queue[len(running) - most :]][:most]
+        except BrokenProcessPool:
+            workers.stop()
+            if not alone:
+                suspects.extend(running.values())
+                continue
+            (i,) = {*running.values(), *queue}
+            deaths[i] += 1
+            if deaths[i] < ATTEMPTS:
+                suspects.append(i)
+                continue
+            said = f"its process died {ATTEMPTS} times: there may be too little memory"
+            with Store(store) as kept:
+                kept.fail(
+                    {key_of(run): run.model_dump_json() for row in stacks[i] for run in row}, said
+                )
+            yield i, said, []
+
+
+def _start_worker(parent: int, alone: bool = False) -> None:
+    """One thread of computation; an interrupt is the parent's business; and no work is done for a
+    parent that is dead."""
+    torch.set_num_threads(1)
+    if alone:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,245 @@
+"""Tables that silos bring: one CSV or Parquet file per client, with public bounds for every column.
+
+Nothing public depends on what is in a private row: scaling, clipping, coding, L and mu follow from
+the bounds; a cell outside them is clipped or filled, a row with too few or too many cells is filled
+or cut, a record whose label is not declared is left out (or, where the unit is a record, stays as
+one that teaches nothing), and only the client's own log says how often.
+"""
+
+import csv
+import logging
+import math
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from equipoise.errors import DataError, require
+from equipoise.tasks.bounds import Column, parse_bounds, read_text
+from equipoise.tasks.linear import (
+    LOGISTIC,
+    MULTINOMIAL,
+    Link,
+    joined,
+    least_squares,
+    linear_measure,
+    linear_task,
+)
+from equipoise.tasks.task import Measure, Options, Table, Task
+
+log = logging.getLogger("equipoise.client")
+
+L2 = 0.01
+ITERATIONS = 64
+FEATURE_NORM = 1.0  # by construction: k columns of norm at most 1 each, divided by sqrt(k)
+
+
+class Model(NamedTuple):
+    """What the bounds file and the label decide: the loss, and how cells become numbers."""
+
+    link: Link
+    columns: list[Column]
+    label: Column
+    text: str
+
+
+def tables(options: Options) -> Task:
+    """The task `csv`: logistic, multinomial or least squares, as the label's entry in the bounds
+    says."""
+    require(
+        len(options.data) >= 1,
+        "task=csv needs data: give one file per client (--data a.csv b.csv ...)",
+    )
+    require(
+        options.clients in (None, len(options.data)),
+        f"clients={options.clients} with {len(options.data)} files: task csv has one file per "
+        f"client; leave it out",
+    )
+    model = _model(options)
+    return _task(
+        options,
+        model,
+        [_read_table(path, model, options.unit == "record") for path in options.data],
+    )
+
+
+def tables_to_plan(options: Options) -> Task:
+    """The same task without its private files, which are counted and never opened: enough to
+    plan.
+    """
+    model = _model(options)
+    number = len(options.data) or options.clients
+    require(
+        number is not None,
+        "task=csv has one client per file: give clients, or the files, which are only counted",
+    )
+    features, outputs = (
+        sum(column.width for column in model.columns) + 1,
+        model.label.width if model.label.width > 2 else 1,
+    )
+    return _task(
+        options, model, [Table(np.zeros((0, features)), np.zeros((0, outputs)))] * int(number or 0)
+    )
+
+
+def _task(options: Options, model: Model, private: list[Table]) -> Task:
+    require(
+        options.split in (None, "random"),
+        f"split={options.split!r}: the files say which client holds what; leave it out",
+    )
+    require(
+        not options.public_records,
+        "public_records: no record of task csv is public; give --proxy FILE to plan on",
+    )
+    test, proxy = (
+        joined([_read_table(path, model) for path in paths])
+        for paths in (options.test, options.proxy)
+    )
+    return linear_task(
+        "csv",
+        (private, proxy),
+        test,
+        model.link,
+        L2,
+        FEATURE_NORM,
+        options,
+        public=(
+            f"the names and bounds of the columns, from {options.bounds}",
+            "that every client has a table with these columns and at least one record",
+            *(["the test records"] if options.test else []),
+        ),
+        iterations=ITERATIONS,
+        sizes_public=False,
+        reading={"bounds": model.text, "label": model.label.name},
+    )
+
+
+def tables_measure(files: tuple[str, ...], bounds: str, label: str) -> Measure:
+    """Error and loss on the records of `files`, read as the text `bounds` of a bounds file says."""
+    model = _model_from(bounds, label, "the bounds of this run")
+    table = joined([_read_table(path, model) for path in files])
+    if table is None:
+        raise DataError("the run has no public test records: give --data FILE")
+    return linear_measure(table, model.link)
+
+
+def _model(options: Options) -> Model:
+    require(
+        options.bounds is not None,
+        "task=csv needs bounds, public knowledge about the columns (--bounds bounds.toml)",
+    )
+    require(options.label is not None, "task=csv needs label, the column to predict (--label NAME)")
+    return _model_from(read_text(str(options.bounds)), str(options.label), str(options.bounds))
+
+
+def _model_from(text: str, name: str, where: str) -> Model:
+    columns = parse_bounds(text, where)
+    if name not in columns:
+        raise DataError(f"label={name!r} is not in {where}, which has {', '.join(columns)}")
+    label = columns.pop(name)
+    if not columns:
+        raise DataError(f"{where} has no column besides the label {name!r}")
+    if label.fill is not None:
+        raise DataError(f"{where}, column {name}: a label cannot be filled; leave fill out")
+    if not label.categories:
+        link = least_squares((label.high - label.low) / 2)
+    else:
+        link = LOGISTIC if label.width == 2 else MULTINOMIAL
+    return Model(link, list(columns.values()), label, text)
+
+
+def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
+    """The records of a file. With `keep_all` those without a declared label stay, all zero: no
+    record decides on the number."""
+    cells = _read_cells(path, [*(column.name for column in model.columns), model.label.name])
+    coded = {column.name: column.code(cells[column.name]) for column in model.columns}
+    parts = [numbers for numbers, _ in coded.values()]
+    features = np.hstack([*parts, np.full((len(parts[0]), 1), math.sqrt(len(parts)))]) / math.sqrt(
+        len(parts)
+    )
+    changed = {name: count for name, (_, count) in coded.items()}
+    known = np.ones(len(features), dtype=bool)
+    label = model.label
+    if label.categories:
+        index = label.index(cells[label.name])
+        known = index >= 0
+        targets = (
+            (index[:, None] == 1)
+            if label.width == 2
+            else (index[:, None] == np.arange(label.width))
+        )
+    else:
+        targets, changed[label.name] = label.code(cells[label.name])
+        known = label.readable(cells[label.name])
+    log.info(
+        "%s: %d records, of which %d left out (label missing or not declared); cells clipped or "
+        "filled: %s",
+        path,
+        len(features),
+        int((~known).sum()),
+        ", ".join(f"{name} {count}" for name, count in changed.items()),
+    )
+    table = Table(features, targets.astype(np.float64))
+    return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
+
+
+def _read_cells(path: str, names: list[str]) -> dict[str, list[str]]:
+    """The named columns of a file, as text; the file must have these columns and no others, in any
+    order."""
+    header, rows = (_read_parquet if Path(path).suffix in (".parquet", ".pq") else _read_csv)(path)
+    missing, extra = [n for n in names if n not in header], [n for n in header if n not in names]
+    if len(header) == 1 < len(names) and ";" in header[0]:
+        raise DataError(f"{path} looks separated by semicolons: save it with commas")
+    if missing or extra or len(set(header)) < len(header):
+        said = [f"lacks {', '.join(missing)}"] * bool(missing) + [
+            f"has {', '.join(extra)} besides"
+        ] * bool(extra)
+        raise DataError(
+            f"{path} does not have the columns of the bounds file: it "
+            f"{' and '.join(said) or 'repeats a column'}"
+        )
+    if not rows:
+        raise DataError(
+            f"{path} has a header and no records: a client without records cannot take part"
+        )
+    where = {name: header.index(name) for name in names}
+    return {name: [row[at] if at < len(row) else "" for row in rows] for name, at in where.items()}
+
+
+def _read_csv(path: str) -> tuple[list[str], list[list[str]]]:
+    csv.field_size_limit(sys.maxsize)
+    try:
+        with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
+            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    except OSError as error:
+        raise DataError(f"data={path}: {error.strerror}") from None
+    except csv.Error:
+        raise DataError(f"data={path} is not a CSV table") from None
+    if not header:
+        raise DataError(f"data={path} is empty: expected a header with the names of the columns")
+    return [name.strip() for name in header], rows
+
+
+def _read_parquet(path: str) -> tuple[list[str], list[list[str]]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(
+            f"data={path}: reading Parquet needs pyarrow: pip install 'equipoise[parquet]'"
+        ) from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowException):
+        raise DataError(f"data={path} is not a Parquet file") from None
+    columns = [
+        ["" if value is None else _cell(value) for value in column.to_pylist()]
+        for column in table.columns
+    ]
+    return list(table.column_names), [list(row) for row in zip(*columns, strict=True)]
+
+
+def _cell(value: object) -> str:
+    """As a CSV file would write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,307 @@
+"""Clients of a network: gradients of a batch, and of single examples."""
+
+import logging
+import math
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from equipoise.errors import EquipoiseError, InvalidValue, UnsafeModel
+from equipoise.privacy.per_example.clipped_sum import Layout
+from equipoise.seeds import digest
+from equipoise.tasks.flat_model import FlatModel
+from equipoise.tasks.splits import Minibatches
+from equipoise.tasks.task import Measured
+
+log = logging.getLogger("equipoise.client")
+
+AT_ONCE = 2**20  # numbers that go into a model, or come out of it, at a time when it is measured
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of a large tensor, which may lie on disk: copied when they are used, and not
+    before."""
+
+    whole: Tensor
+    index: Tensor
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, chosen: Tensor | slice) -> Tensor:
+        return self.whole[self.index[chosen]]
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.index), *self.whole.shape[1:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.whole.dtype
+
+
+Records = tuple[Tensor, Tensor] | tuple[Rows, Rows]
+"""Inputs and targets of all records of a data set, stacked."""
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""Changes inputs at random, every example by itself, before they are trained on."""
+
+
+@dataclass(frozen=True)
+class PerExample:
+    """A metric that is a weighted mean over examples: `score(outputs, targets)` gives their values
+    and their weights."""
+
+    score: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> float:
+        values, weights = self.score(outputs, targets)
+        return float(values.double().sum() / weights.double().sum())
+
+
+@dataclass(frozen=True)
+class ModelClients:
+    """Clients that hold the records `data[i]` of a network. Each is a gradient by itself: stacking
+    networks gains nothing."""
+
+    model: FlatModel
+    loss: Callable[[Tensor, Tensor], Tensor]
+    metric: Callable[[Tensor, Tensor], Any]
+    data: tuple[Records, ...]
+    seed: int = 0
+    minibatches: Minibatches | None = None
+    single: int | None = None  # which client this is, if it is alone
+    augment: Augment | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(len(inputs) for inputs, _ in self.data)
+
+    def gradient(self, x: Tensor, t: int) -> Tensor:
+        if x.dim() > (2 if self.single is None else 1):  # stacked runs
+            return torch.stack([self.gradient(run, t) for run in x])
+        if self.single is not None:
+            return self._gradient(0, x, t)
+        return torch.stack([self._gradient(i, x_i, t) for i, x_i in enumerate(x)])
+
+    def _gradient(self, i: int, x: Tensor, t: int) -> Tensor:
+        """A client whose records make the model or the loss fail gets NaN: it will release zero and
+        noise, and nobody hears."""
+        inputs, targets = self.data[i]
+        if len(inputs) == 0:
+            return torch.zeros_like(x)
+        if self.minibatches:
+            chosen = torch.from_numpy(self.minibatches.of(i, t))
+            inputs, targets = inputs[chosen], targets[chosen]
+        else:
+            inputs, targets = inputs[:], targets[:]
+        x = x.detach().requires_grad_()
+        client = i if self.single is None else self.single
+        try:
+            with warnings.catch_warnings(record=True):
+                inputs = self._augmented(inputs, self.seed, client, t)
+                loss = self.loss(self.model.training(x, inputs, self.seed, client, t), targets)
+                (gradient,) = torch.autograd.grad(loss, x)
+        except Exception as error:  # whatever a user's code raises
+            log.warning("client %d, local step %d: %s: %s", client, t, type(error).__name__, error)
+            return torch.full_like(x, torch.nan)
+        return gradient
+
+    def clipped_sum(
+        self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, draw: int
+    ) -> Tensor:
+        if x.dim() > (2 if self.single is None else 1):  # stacked runs
+            masks = [None] * len(x) if chosen is None else chosen
+            return torch.stack(
+                [
+                    self.clipped_sum(run, mask, clip_norm, draw)
+                    for run, mask in zip(x, masks, strict=True)
+                ]
+            )
+        if self.single is not None:
+            return self._clipped_sum(0, x, chosen, float(clip_norm), draw)
+        masks = [None] * len(x) if chosen is None else chosen
+        return torch.stack(
+            [self._clipped_sum(i, x[i], masks[i], float(clip_norm), draw) for i in range(len(x))]
+        )
+
+    def _clipped_sum(
+        self, i: int, x: Tensor, chosen: Tensor | None, clip_norm: float, draw: int
+    ) -> Tensor:
+        """A record on which the model or the loss fails counts as zero, and the others are as if it
+        were not there."""
+        inputs, targets = self.data[i]
+        if chosen is not None:
+            index = chosen[: len(inputs)].nonzero().squeeze(-1)
+            inputs, targets = inputs[index], targets[index]
+        else:
+            inputs, targets = inputs[:], targets[:]
+        client, layout = i if self.single is None else self.single, self.layout
+
+        def of(part: slice, *number: int) -> Tensor:
+            with warnings.catch_warnings(record=True):
+                some = self._augmented(inputs[part], draw, client, *number)
+                return self.model.clipped_sum(
+                    x, self.loss, some, targets[part], clip_norm, layout, draw, client, *number
+                )
+
+        if not self.one_by_one:
+            try:
+                return of(slice(None))
+            except Exception as error:  # whatever a user's code raises
+                log.warning(
+                    "client %d: %s: %s; its records are tried one by one",
+                    client,
+                    type(error).__name__,
+                    error,
+                )
+        total = torch.zeros_like(x, dtype=torch.float64)
+        for j in range(len(inputs)):
+            with suppress(Exception):
+                total += of(
+                    slice(j, j + 1), j
+                )  # its own dropout, as independent of the others' as in a batch
+        return total
+
+    def _augmented(self, inputs: Tensor, *draw: int) -> Tensor:
+        """The inputs, changed at random if the task says so; the change depends only on the
+        integers `draw`."""
+        if self.augment is None:
+            return inputs
+        return self.augment(
+            inputs, torch.Generator().manual_seed(int.from_bytes(digest(7, *draw, "augment")))
+        )
+
+    def regulariser(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """How the gradients of single examples are clipped; a model whose examples cannot be told
+        apart is refused."""
+        examples, targets = self._examples
+        if self.model.mixes(examples):
+            raise UnsafeModel(
+                "an example's output depends on the other examples of its batch, so one record's "
+                "gradient cannot be clipped by "
+                "itself; change the model, or use unit=client"
+            )
+        try:
+            layout = self.model.layout(examples)
+            self.model.clipped_sum(
+                self.model.somewhere()[1], self.loss, examples, targets, math.inf, layout, 0
+            )
+            return layout
+        except EquipoiseError:
+            raise
+        except Exception as error:  # whatever a user's code raises where it is taken apart
+            slow = Layout({}, (f"model: {type(error).__name__} when it is taken apart",))
+        try:
+            self.model.clipped_sum(
+                self.model.somewhere()[1], self.loss, examples, targets, math.inf, slow, 0
+            )
+        except Exception as error:
+            raise InvalidValue(
+                f"no gradient of a single example can be formed: {str(error).splitlines()[0][:200]}"
+            ) from None
+        return slow
+
+    @cached_property
+    def one_by_one(self) -> bool:
+        """Whether the model draws at random for a batch as a whole, so that records must run by
+        themselves."""
+        return self.model.random_beyond_dropout(self._examples[0])
+
+    @property
+    def _examples(self) -> tuple[Tensor, Tensor]:
+        inputs, targets = next(records for records in self.data if len(records[0]))
+        return made_up(inputs.shape[1:], inputs.dtype), made_up_targets(
+            targets.shape[1:], targets.dtype
+        )
+
+    @property
+    def slow_layers(self) -> tuple[str, ...]:
+        """What makes single examples' gradients slow: they are formed one by one then."""
+        return (
+            *self.layout.slow,
+            *(["random layers other than dropout"] if self.one_by_one else []),
+        )
+
+    def error(self, x: Tensor) -> Tensor:
+        return measure(self.model, self.loss, self.metric, self.data, x).error
+
+    def alone(self, client: int) -> Self:
+        batches = self.minibatches and self.minibatches.alone(client)
+        return replace(
+            self, data=self.data[client : client + 1], minibatches=batches, single=client
+        )
+
+
+def measure(
+    model: FlatModel, loss: Any, metric: Any, parts: tuple[Records, ...], x: Tensor
+) -> Measured:
+    """Error and mean loss on all records of `parts`; and, of several parts, the mean of their
+    errors."""
+    if x.dim() > 1:
+        errors, losses, means = zip(
+            *(measure(model, loss, metric, parts, run) for run in x), strict=True
+        )
+        return Measured(
+            torch.stack(errors),
+            torch.stack(losses),
+            None if means[0] is None else torch.stack(means),
+        )
+    if not isinstance(metric, PerExample):
+        inputs, targets = (torch.cat([of[:] for of in both]) for both in zip(*parts, strict=True))
+        with torch.no_grad():
+            outputs = model(x, inputs)
+            values = 1 - float(metric(outputs, targets)), float(loss(outputs, targets))
+        return Measured(*torch.tensor(values, dtype=torch.float64))
+    sums = torch.stack([_sums(model, loss, metric, records, x) for records in parts])
+    value, weight, total, number = sums.sum(0)
+    mean = (1 - sums[:, 0] / sums[:, 1]).mean() if len(parts) > 1 else None
+    return Measured(1 - value / weight, total / number, mean)
+
+
+def _sums(model: FlatModel, loss: Any, metric: PerExample, records: Records, x: Tensor) -> Tensor:
+    """Over the records: the sums of their scores, of their weights and of their losses, and their
+    number."""
+    inputs, targets = records
+    sums = torch.zeros(4, dtype=torch.float64)
+    with torch.no_grad():
+        numbers = (
+            max(math.prod(inputs.shape[1:]), model(x, inputs[:1]).numel()) if len(inputs) else 1
+        )
+        at_once = min(256, max(1, AT_ONCE // numbers))
+        for start in range(0, len(inputs), at_once):
+            some, wanted = inputs[start : start + at_once], targets[start : start + at_once]
+            outputs = model(x, some)
+            values, weights = metric.score(outputs, wanted)
+            total = float(loss(outputs, wanted)) * len(some)
+            sums += torch.tensor(
+                [float(values.double().sum()), float(weights.double().sum()), total, len(some)]
+            )
+    return sums
+
+
+def made_up_targets(shape: torch.Size, kind: torch.dtype) -> Tensor:
+    """Targets for four made-up examples: zeros and ones."""
+    return (torch.arange(4) % 2).reshape(4, *(1 for _ in shape)).expand(4, *shape).to(kind)
+
+
+def made_up(shape: torch.Size, kind: torch.dtype) -> Tensor:
+    """Four examples that are nobody's, to try a model on: bytes are taken for pixels, other
+    integers are small."""
+    generator = torch.Generator().manual_seed(0)
+    if kind.is_floating_point:
+        return torch.randn((4, *shape), generator=generator).abs().to(kind)
+    return torch.randint(0, 256 if kind == torch.uint8 else 3, (4, *shape), generator=generator).to(
+        kind
+    )

@@ -1,0 +1,140 @@
+"""Which record belongs to which client, and which to which minibatch: by public seeds (and labels,
+to skew a split)."""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equipoise.errors import DataError, require
+from equipoise.seeds import stream
+from equipoise.tasks.task import Options
+
+Indices = NDArray[np.int64]
+
+
+def pool_and_parts(
+    labels: NDArray[np.int64], options: Options, clients: int
+) -> tuple[Indices, list[Indices]]:
+    """The records declared public, and those of each client (`clients` of them if the user does not
+    say), as indices."""
+    order = stream(options.seed, "public records").permutation(len(labels))
+    pool, rest = order[: options.public_records], np.sort(order[options.public_records :])
+    number = clients if options.clients is None else options.clients
+    return pool, [
+        rest[part] for part in split_records(labels[rest], number, options.split, options.seed)
+    ]
+
+
+def split_records(
+    labels: NDArray[np.int64], clients: int, split: str | None, seed: int
+) -> list[Indices]:
+    """The records of each client, as indices; sizes differ by one at most.
+
+    `random`: an equal random split. `dirichlet:A`: label skew, as Hsu, Qi and Brown (2019) make it:
+    every client draws its own label distribution from a Dirichlet distribution with mean the
+    overall one and concentration A (small: skewed).
+    """
+    require(clients >= 1, f"clients={clients} is not a number of clients")
+    if clients > len(labels):
+        raise DataError(
+            f"clients={clients} is more than the {len(labels)} records to deal: every client "
+            f"needs one"
+        )
+    concentration = parse_split(split)
+    rng = stream(seed, "split")
+    shuffled = rng.permutation(len(labels))
+    parts: list[Indices] = np.array_split(shuffled, clients)
+    if concentration == math.inf:
+        return parts
+    pools = [list(shuffled[labels[shuffled] == label]) for label in np.unique(labels)]
+    overall = np.array([len(pool) / len(labels) for pool in pools])
+    return [_draw(pools, rng.dirichlet(concentration * overall), len(part), rng) for part in parts]
+
+
+def _draw(
+    pools: list[list[int]], wanted: NDArray[np.float64], size: int, rng: np.random.Generator
+) -> Indices:
+    """`size` records with label distribution `wanted`, as far as the pools (which shrink) still
+    allow it."""
+    taken = []
+    for _ in range(size):
+        left = np.array([len(pool) > 0 for pool in pools])
+        weights = np.where(left, wanted + 1e-12, 0)
+        taken.append(pools[rng.choice(len(pools), p=weights / weights.sum())].pop())
+    return np.array(taken)
+
+
+def parse_split(split: str | None) -> float:
+    """The Dirichlet concentration that `split` asks for; inf for the equal random split."""
+    if split in (None, "random"):
+        return math.inf
+    kind, _, value = split.partition(":")
+    try:
+        concentration = float(value)
+    except ValueError:
+        concentration = math.nan
+    require(
+        kind == "dirichlet" and 0 < concentration < math.inf,
+        f"split={split!r} is neither random nor dirichlet:A with a concentration A > 0, such as "
+        f"dirichlet:0.3",
+    )
+    return concentration
+
+
+class Minibatches:
+    """Minibatch t of client i: a slice of a fresh permutation per epoch. It depends only on (seed,
+    i, t).
+
+    A client with fewer records than the batch uses all it has.
+    """
+
+    def __init__(
+        self, seed: int, batch: int, sizes: tuple[int, ...], first_client: int = 0
+    ) -> None:
+        require(batch >= 1, f"batch={batch} is not >= 1")
+        self._seed, self._batch, self._sizes, self._first_client = seed, batch, sizes, first_client
+
+    def at(self, t: int) -> tuple[Tensor, Tensor]:
+        """The indices of the records in minibatch t and their weights, both [clients, batch];
+        unused places weigh nothing."""
+        index, weights = torch.zeros(
+            2, len(self._sizes), min(self._batch, max(*self._sizes, 1)), dtype=torch.float64
+        )
+        for i in range(len(self._sizes)):
+            chosen = self.of(i, t)
+            index[i, : len(chosen)] = torch.from_numpy(chosen)
+            weights[i, : len(chosen)] = 1 / max(len(chosen), 1)
+        return index.long(), weights
+
+    def of(self, i: int, t: int) -> Indices:
+        """The indices of the records in minibatch t of the i-th client here."""
+        size = self._sizes[i]
+        epoch, k = divmod(t, max(size // self._batch, 1))
+        return _permutation(self._seed, self._first_client + i, epoch, size)[
+            k * self._batch : (k + 1) * self._batch
+        ]
+
+    def alone(self, client: int) -> "Minibatches":
+        """The same minibatches, of one client only."""
+        sizes = self._sizes[client : client + 1]
+        return Minibatches(self._seed, self._batch, sizes, self._first_client + client)
+
+
+class StackedMinibatches:
+    """The minibatches of several tasks alike, as [tasks, 1, clients, batch]."""
+
+    def __init__(self, rows: list[Minibatches]) -> None:
+        self._rows = rows
+
+    def at(self, t: int) -> tuple[Tensor, Tensor]:
+        index, weights = zip(*(row.at(t) for row in self._rows), strict=True)
+        return torch.stack(index).unsqueeze(1), torch.stack(weights).unsqueeze(1)
+
+
+@lru_cache(maxsize=1024)
+def _permutation(seed: int, client: int, epoch: int, size: int) -> Indices:
+    return stream(seed, "minibatch", client, epoch).permutation(size)
