@@ -1,8 +1,11 @@
 """Equipoise: the best model that a privacy budget can buy, between organisations that do not share
-data."""
+data.
+
+`plan`, `train`, `sweep` and `report` take the keywords of the commands of the same names.
+"""
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from equipoise._lazy import lazy_names
 
@@ -10,22 +13,26 @@ if TYPE_CHECKING:
     from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel
     from equipoise.planning.plan import Plan, Question
     from equipoise.planning.planner import plan
+    from equipoise.privacy.events import Account, Event
     from equipoise.privacy.gaussian import epsilon_spent, gdp_mu, noise_sigma
-    from equipoise.privacy.promise import Budget, Guarantee
+    from equipoise.privacy.promise import Promise
+    from equipoise.reports.writing import report
     from equipoise.result import Result
-    from equipoise.saved import load
+    from equipoise.saved import load, save
     from equipoise.settings import Run, Settings
+    from equipoise.sweeps.run import sweep
     from equipoise.tasks.own import accuracy, own_task
     from equipoise.tasks.task import Task
-    from equipoise.training import train
+    from equipoise.training import evaluate, rounds, train
 
 __all__ = [
-    "Budget",
+    "Account",
     "DataError",
     "EquipoiseError",
-    "Guarantee",
+    "Event",
     "InvalidValue",
     "Plan",
+    "Promise",
     "Question",
     "Result",
     "Run",
@@ -34,32 +41,52 @@ __all__ = [
     "UnsafeModel",
     "accuracy",
     "epsilon_spent",
+    "evaluate",
     "gdp_mu",
     "load",
     "noise_sigma",
     "own_task",
     "plan",
+    "report",
+    "rounds",
+    "save",
+    "sweep",
     "train",
 ]
 
-__getattr__ = lazy_names(
+_names = lazy_names(
     __name__,
     {
         "errors": "DataError EquipoiseError InvalidValue UnsafeModel",
-        "planning.planner": "plan",
         "planning.plan": "Plan Question",
+        "planning.planner": "plan",
+        "privacy.events": "Account Event",
         "privacy.gaussian": "epsilon_spent gdp_mu noise_sigma",
-        "privacy.promise": "Budget Guarantee",
+        "privacy.promise": "Promise",
+        "reports.writing": "report",
         "result": "Result",
+        "saved": "load save",
         "settings": "Run Settings",
-        "saved": "load",
+        "sweeps.run": "sweep",
         "tasks.own": "accuracy own_task",
         "tasks.task": "Task",
-        "training": "train",
+        "training": "evaluate rounds train",
     },
 )
 
-logging.getLogger(
-    "equipoise.client"
-).propagate = False  # what clients notice about their data stays with them
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("equipoise")
+    return _names(name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])
+
+
+# What clients notice about their data stays with them.
+logging.getLogger("equipoise.client").propagate = False
 logging.getLogger("equipoise.client").addHandler(logging.NullHandler())

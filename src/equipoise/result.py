@@ -1,25 +1,19 @@
-"""Result: a run and what came out of it, a frozen value that reads and writes JSON."""
+"""Result: a run, its account, and what came out; a frozen value that reads and writes JSON.
+
+On disk it carries "format": 1. Fields are never removed or changed in meaning, only added, with a
+default that means what was before. What version 0.1 wrote (format 0: everything flat) is read too.
+"""
 
 import json
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 
+from equipoise.privacy.events import Account, Event
 from equipoise.settings import Real, Run
 
-
-class ClientAccount(BaseModel):
-    """What one client adds and spends, when the unit is a record."""
-
-    model_config = ConfigDict(frozen=True)
-
-    client: int
-    records: int
-    sampling_rate: float
-    sensitivity: Real
-    sigma: Real
-    epsilon_spent: Real
+FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,29 +40,76 @@ class Diagnosis:
     """Over all private records; of a network only after the last round."""
 
 
-class Result(Run):
-    """A run and what came out of it."""
+class PublicOnly(BaseModel):
+    """What a model trained on public records alone reaches on the public test records."""
 
+    model_config = ConfigDict(frozen=True)
+
+    records: int
+    test_error: Real
+    test_loss: Real
+
+
+def _account_document(account: Account) -> dict[str, Any]:
+    """The account as JSON holds it; epsilon and mu are there for readers, and follow from the
+    events."""
+    return {
+        "epsilon": _real(account.epsilon),
+        "mu": _real(account.mu),
+        "exact": account.exact,
+        "events": [
+            {
+                **event._asdict(),
+                "sigma": _real(event.sigma),
+                "sensitivity": _real(event.sensitivity),
+            }
+            for event in account.events
+        ],
+        "epsilons": [_real(epsilon) for epsilon in account.epsilons],
+        "follows_from": account.follows_from,
+    }
+
+
+def _real(value: float | None) -> float | str | None:
+    return str(value) if value in (float("inf"), float("-inf")) else value
+
+
+def _account(document: Any) -> Any:
+    if not isinstance(document, dict):
+        return document
+    events = tuple(
+        Event(
+            **{**event, "sigma": float(event["sigma"]), "sensitivity": float(event["sensitivity"])}
+        )
+        for event in document["events"]
+    )
+    epsilons = tuple(float(epsilon) for epsilon in document["epsilons"])
+    return Account(events, epsilons, document["exact"], document["follows_from"])
+
+
+class Result(BaseModel):
+    """A run, what it released and spent, and what came out of it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", arbitrary_types_allowed=True)
+
+    format: int = FORMAT
     notices: list[str]
     private: bool
+    test_error: Real | None
+    baseline_error: Real | None
+    client_error: Real | None
+    error_name: str
+    public_only: PublicOnly | None
+    run: Run
+    account: Annotated[Account, PlainSerializer(_account_document)]
     rounds: int
-    releases: int
     dimension: int
+    sizes: tuple[int, ...] | None = None
+    """The number of records of each client, where the unit is a record."""
     mu: float | None = None
     L: float | None = None
     """Strong convexity and smoothness of the clients' losses, where they are known."""
-    sensitivity: Real
-    sigma: Real
-    client_sigma: Real
-    epsilon_spent: Real
-    per_client: list[ClientAccount] | None
-    stability: dict[str, float] | None
     noise_source: str
-    test_error: Real | None
-    client_error: Real | None
-    baseline_error: Real | None
-    error_name: str
-    public_only: dict[str, Any] | None
     curve: list[Point]
     per_round: list[Diagnosis] | None
     failed: str | None
@@ -80,23 +121,71 @@ class Result(Run):
     x: Annotated[Any, Field(exclude=True, repr=False)] = None
     """The last communicated model, a vector [d]; not part of the document."""
 
-    @property
-    def account(self) -> str:
-        """Whether the epsilon spent is exact, or an upper bound: where records are sampled, or
-        stability bounds a message."""
-        return "upper bound" if self.sampled or self.by_stability else "exact"
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, document: Any) -> Any:
+        if not isinstance(document, dict):
+            return document
+        if "run" not in document:
+            document = _from_format_0(document)
+        return {**document, "account": _account(document.get("account"))}
 
     @property
-    def sampled(self) -> bool:
-        """Whether clients sampled their records: then the accountant is numerical composition."""
-        return any(client.sampling_rate < 1 for client in self.per_client or [])
+    def epsilon_spent(self) -> float:
+        return self.account.epsilon
+
+    @property
+    def client_sigma(self) -> float:
+        """What one client adds, per coordinate (the largest, if clients differ)."""
+        return self.run.promise.client_sigma(self.account.sigma, self.run.clients)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Result) and self.model_dump() == other.model_dump()
 
     __hash__ = None  # type: ignore[assignment]  # it holds lists
 
+    def __str__(self) -> str:
+        from equipoise.describe import result_lines
+
+        return "\n".join(result_lines(self))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from equipoise.describe import as_html, result_lines
+
+        return as_html(result_lines(self))
+
     def to_json(self) -> str:
         """One JSON document; what the reader must know first comes first."""
-        document = self.model_dump(mode="json")
-        return json.dumps({"notices": document.pop("notices"), **document}, indent=2)
+        return json.dumps(self.model_dump(mode="json"), indent=2)
+
+
+def _from_format_0(document: dict[str, Any]) -> dict[str, Any]:
+    """What version 0.1 wrote, where a result was a run with more fields."""
+    names = {*Run.model_fields, "clip_norm", "h_update"}
+    run = {name: value for name, value in document.items() if name in names}
+    if run.get("h_update") == "paper":
+        del run["h_update"]
+    rest = {name: value for name, value in document.items() if name not in names}
+    clients = rest.pop("per_client", None)
+    shared = {"unit": run.get("unit", "client"), "neighbours": run.get("neighbours", "replace-one")}
+    events = [
+        {
+            **shared,
+            "sensitivity": of["sensitivity"],
+            "sigma": of["sigma"],
+            "rate": of.get("sampling_rate", 1.0),
+            "count": rest["releases"],
+        }
+        for of in clients or [rest]
+    ]
+    stability = rest.pop("stability", None)
+    account = {
+        "events": events,
+        "epsilons": [of["epsilon_spent"] for of in clients or [rest]],
+        "exact": stability is None and all(event["rate"] == 1 for event in events),
+        "follows_from": stability,
+    }
+    sizes = tuple(of["records"] for of in clients) if clients else None
+    return {**rest, "format": FORMAT, "run": run, "account": account, "sizes": sizes}

@@ -1,9 +1,9 @@
-"""A run in a folder: model.safetensors, result.json, guarantee.md, curve.png, and bounds.toml where
+"""A run in a folder: result.json, model.safetensors, guarantee.md, curve.png, and bounds.toml where
 there was one.
 
 The folder is reserved before training, so that no budget is spent on a result that cannot be kept,
-nor by two runs for one folder. Every file appears whole or not at all; result.json comes last and
-says that the folder is complete.
+nor by two runs for one folder. Every file appears whole or not at all. What was spent comes first
+and the picture last: a disk that fills up costs the picture, not the account.
 """
 
 import hashlib
@@ -19,8 +19,8 @@ from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.privacy.statement import statement
 from equipoise.result import Result
 
-FILES = ("model.safetensors", "guarantee.md", "bounds.toml", "curve.png", "result.json")
-MARK = "unfinished"  # a file that stands here until result.json does
+FILES = ("result.json", "model.safetensors", "guarantee.md", "bounds.toml", "curve.png")
+MARK = "unfinished"  # a file that stands here until everything but the picture does
 
 
 def reserve(out: Path) -> None:
@@ -43,49 +43,61 @@ def release_claim(out: Path) -> None:
     (out / MARK).unlink(missing_ok=True)
 
 
-def save(result: Result, out: Path) -> str | None:
-    """Write the run into a reserved folder; returns why there is no picture, if there is none."""
+def save(result: Result, out: "str | os.PathLike[str]") -> str | None:
+    """Write the run into a new folder, or one that was reserved; returns why there is no picture,
+    if there is none."""
+    folder = Path(out)
+    if not (folder / MARK).exists():
+        reserve(folder)
+    try:
+        _write(folder, result)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise EquipoiseError(f"out={folder}: {reason}; the files in it are whole") from None
+    return _draw(result, folder)
+
+
+def _write(folder: Path, result: Result) -> None:
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    try:
-        write_whole(
-            out / "model.safetensors",
-            lambda path: save_file(_named(result), path, metadata={"format": "pt"}),
-        )
-        model = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
-        write_whole(out / "guarantee.md", lambda path: _write_text(path, statement(result, model)))
-        if "bounds" in result.reading:
-            write_whole(
-                out / "bounds.toml", lambda path: _write_text(path, result.reading["bounds"])
-            )
-        no_picture = _draw(result, out)
-        write_whole(out / "result.json", lambda path: _write_text(path, result.to_json() + "\n"))
-        (out / MARK).unlink(missing_ok=True)
-    except (OSError, ValueError, SafetensorError) as error:
-        said = getattr(error, "strerror", None) or error
-        raise EquipoiseError(f"out={out}: {said}; the files that are there are whole") from None
-    return no_picture
+    def write_model(path: Path) -> None:
+        try:
+            save_file(_named(result), path, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(0, str(error)) from None
+
+    _write_text(folder / "result.json", result.to_json() + "\n")
+    write_whole(folder / "model.safetensors", write_model)
+    model = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    _write_text(folder / "guarantee.md", statement(result, model))
+    if bounds := result.reading.get("bounds"):
+        _write_text(folder / "bounds.toml", bounds)
+    (folder / MARK).unlink(missing_ok=True)
 
 
-def load(out: Path) -> Result:
+def load(out: "str | os.PathLike[str]") -> Result:
     """Read a run back, its model included."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
+    folder = Path(out)
     for name in ("result.json", "model.safetensors"):
-        if not (out / name).is_file():
-            raise DataError(f"{out} holds no finished run: {name} is missing")
+        if not (folder / name).is_file():
+            raise DataError(f"{folder} holds no finished run: {name} is missing")
     try:
-        result = Result.model_validate_json((out / "result.json").read_text(encoding="utf-8"))
-        tensors = load_file(out / "model.safetensors")
+        text = (folder / "result.json").read_text(encoding="utf-8")
+        result = Result.model_validate_json(text)
+        tensors = load_file(folder / "model.safetensors")
         x = np.concatenate([tensors[name].reshape(-1) for name in result.parameters])
     except (OSError, UnicodeDecodeError, ValidationError, SafetensorError, KeyError) as error:
-        said = str(error).splitlines()[0]
-        raise DataError(f"{out} does not hold a run that this version can read: {said}") from None
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{folder} does not hold a run that this version can read: {reason}"
+        ) from None
     if len(x) != result.dimension:
         raise DataError(
-            f"{out}: the model has {len(x)} parameters where the result says {result.dimension}"
+            f"{folder}: the model has {len(x)} parameters where the result says {result.dimension}"
         )
     return result.model_copy(update={"x": x})
 
@@ -100,22 +112,23 @@ def _named(result: Result) -> dict[str, Any]:
     }
 
 
-def _draw(result: Result, out: Path) -> str | None:
+def _draw(result: Result, folder: Path) -> str | None:
+    """A picture is not worth a model: whatever goes wrong with it is said, and no more."""
     from equipoise.reports.curve import draw_curve
 
     if not result.curve:
         return None
     try:
-        write_whole(out / "curve.png", lambda path: draw_curve(result, path))
-    except OSError:
-        raise
-    except Exception as error:  # a picture is not worth a model
-        return f"curve.png was left out: {error}"
+        write_whole(folder / "curve.png", lambda path: draw_curve(result, path))
+    except Exception as error:
+        return f"curve.png was left out: {getattr(error, 'strerror', None) or error}"
     return None
 
 
 def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    write_whole(
+        path, lambda part: part.write_text(text, encoding="utf-8", errors="backslashreplace")
+    )
 
 
 def write_whole(path: Path, write: Callable[[Path], Any]) -> None:

@@ -1,235 +1,307 @@
-"""Settings and Run: what a user says, and what that means with nothing left open. Frozen values
-that read and write JSON."""
+"""Settings and Run: what a user says, and what that means with nothing left open.
+
+Frozen values that read and write JSON. Every field is a flag of the command; `group` says under
+which heading its help stands.
+"""
 
 import math
+import os
 import shlex
+from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from cyclopts import Group, Parameter
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
 
-from equipoise.errors import InvalidValue, require
-from equipoise.privacy.promise import Budget, Guarantee, Neighbours, Trust, Unit
-from equipoise.rules import check_record_unit
+from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_options, algorithm_spec
+from equipoise.errors import DataError, InvalidValue, require
+from equipoise.facts import Facts
+from equipoise.privacy.promise import Neighbours, Promise, Trust, Unit
+
+if TYPE_CHECKING:
+    from equipoise.algorithms.algorithm import Memory
+    from equipoise.privacy.mechanisms.mechanism import Mechanism
 
 Real = Annotated[
     float, PlainSerializer(lambda x: x if math.isfinite(x) else str(x), when_used="json")
 ]
 """A number that JSON can hold: infinity is the string "inf"."""
 
-MOST_ITERATIONS = 10**8
 
-_guarantee = lru_cache(Guarantee)  # the same for all runs of a sweep
+class HashableOptions(dict[str, float | str]):
+    """Options of an algorithm, in a value that can be hashed: nobody changes them."""
 
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted(self.items())))
+
+
+def _paths(value: Any) -> Any:
+    """One path or several, each a str or anything that os.fspath takes."""
+    if isinstance(value, str | os.PathLike):
+        value = (value,)
+    return tuple(os.fspath(path) for path in value) if isinstance(value, list | tuple) else value
+
+
+def _path(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
+Path = Annotated[str, BeforeValidator(_path)]
+AlgorithmOptions = Annotated[dict[str, float | str], AfterValidator(HashableOptions)]
 NoiseIn = Literal["message", "gradient", "hidden-gradient"]
 Reading = Literal["exact", "proof", "sampling", "record-style"]
 
-_learning, _data, _privacy, _simulation = (
-    Parameter(group=Group(title, sort_key=order))
-    for order, title in enumerate(["What is learnt, and how", "Own data", "Privacy", "Simulation"])
+LEARNING, DATA, PRIVACY, SIMULATION = (
+    "What is learnt, and how",
+    "Own data",
+    "Privacy",
+    "Simulation",
 )
+_promise = lru_cache(Promise)  # the same for all runs of a sweep
+MOST_ITERATIONS = 10**8
+MOST_CLIENTS = 10**6
+
+
+def flag(default: Any, group: str, description: str) -> Any:
+    """A field that is a flag of the command, under this heading of its help."""
+    return Field(default, description=description, json_schema_extra={"group": group})
 
 
 class Common(BaseModel):
-    """What planning and training both need to know. One flag of the command per field."""
+    """What planning and training both need to know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    clients: Annotated[int | None, _learning] = Field(None, description="N (default: the task's)")
-    split: Annotated[str | None, _learning] = Field(
+    clients: int | None = flag(None, LEARNING, "N (default: the task's)")
+    split: str | None = flag(
         None,
-        description="how records are dealt to clients: random, dirichlet:A for label skew (small "
-        "A: strong), or natural, by "
-        "the hospital, writer or user they come from (default: the task's)",
+        LEARNING,
+        "how records are dealt to clients: random, dirichlet:A for label skew (small A: strong), "
+        "or "
+        "natural, by the hospital, writer or user they come from (default: the task's)",
     )
-    l2: Annotated[float | None, _learning] = Field(
-        None, description="regulariser of a linear model (default: the task's)"
-    )
-    seed: Annotated[int, _learning] = Field(
-        0, description="public seed of split, coins and minibatches; never of the noise"
-    )
+    l2: float | None = flag(None, LEARNING, "regulariser of a linear model (default: the task's)")
+    seed: int = flag(0, LEARNING, "public seed of split, coins and minibatches; never of the noise")
+    options: AlgorithmOptions = Field(default_factory=HashableOptions)
 
-    data: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
+    data: Paths = flag(
         (),
-        description="private records: one CSV or Parquet file per client (task csv), or one "
-        "LIBSVM file (task libsvm)",
+        DATA,
+        "private records: one CSV or Parquet file per client (task csv), or one LIBSVM file (task "
+        "libsvm)",
     )
-    test: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
-        (), description="files with public test records: outside the guarantee"
-    )
-    label: Annotated[str | None, _data] = Field(
-        None, description="the column to predict (task csv)"
-    )
-    bounds: Annotated[str | None, _data] = Field(
+    test: Paths = flag((), DATA, "files with public test records: outside the guarantee")
+    label: str | None = flag(None, DATA, "the column to predict (task csv)")
+    bounds: Path | None = flag(
         None,
-        description="TOML file with public bounds of every column (task csv; `equipoise data "
-        "bounds` writes a template)",
+        DATA,
+        "TOML file with public bounds of every column (task csv; `equipoise data bounds` writes a "
+        "template)",
     )
-    proxy: Annotated[tuple[str, ...], _data, Parameter(consume_multiple=True, negative=())] = Field(
-        (), description="files with public records like the private ones (tasks csv and libsvm)"
+    proxy: Paths = flag(
+        (), DATA, "files with public records like the private ones (tasks csv and libsvm)"
     )
-    public_records: Annotated[int, _data] = Field(
+    public_records: int = flag(
         0,
-        description="how many of the task's records are declared public, for planning: by seed, "
-        "and never trained on",
+        DATA,
+        "how many of the task's records are declared public, for planning: by seed, and never "
+        "trained on",
     )
 
-    delta: Annotated[float, _privacy] = Field(
-        1e-5, description="probability that epsilon does not hold"
+    delta: float = flag(
+        1e-5,
+        PRIVACY,
+        "delta of the guarantee: P(S) <= e^epsilon P'(S) + delta for every set S of outcomes; "
+        "choose "
+        "it far below 1 / number of protected units",
     )
-    unit: Annotated[Unit, _privacy] = Field(
+    unit: Unit = flag(
         "client",
-        description="whose difference is hidden: all data of one client, or one record of one "
-        "client",
+        PRIVACY,
+        "whose difference is hidden: all data of one client, or one record of one client",
     )
-    neighbours: Annotated[Neighbours, _privacy] = Field(
+    neighbours: Neighbours = flag(
         "replace-one",
-        description="a unit's data against any other (sensitivity 2C); a client against a zero "
-        "update, noised too, or a "
-        "record against none (C)",
+        PRIVACY,
+        "a unit's data against any other (sensitivity 2C); a client against a zero update, noised "
+        "too, or a record against none (C)",
     )
-    trust: Annotated[Trust, _privacy] = Field(
+    trust: Trust = flag(
         "local",
-        description="the adversary sees every message (the paper's model), or only the sum of a "
-        "round",
+        PRIVACY,
+        "the adversary sees every message (the paper's model), or only the sum of a round",
     )
-    colluding: Annotated[int | None, _privacy] = Field(
+    colluding: int | None = flag(
         None,
-        description="clients who may subtract their own noise from the sum (secure-aggregation; "
-        "default 1)",
+        PRIVACY,
+        "clients who may subtract their own noise from the sum (secure-aggregation; default 1)",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect(cls, values: Any) -> Any:
+        """Options of algorithms may be given by name; `clip_norm` is the old name of `clip`."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if "clip_norm" in values:
+            require("clip" not in values, "clip and clip_norm are the same: give one of the two")
+            values["clip"] = values.pop("clip_norm")
+        options = dict(values.pop("options", None) or {})
+        for name, option in algorithm_options().items():
+            value = values.pop(name, None)
+            if value is not None:
+                options[name] = option.read(value)
+        return {**values, "options": options} if options else values
 
     @classmethod
     def of(cls, **settings: Any) -> Self:
-        """From keyword values, `clip` for `clip_norm` if you like; a bad one is refused in one
-        sentence."""
-        if "clip" in settings and "clip_norm" not in settings:
-            settings["clip_norm"] = settings.pop("clip")
+        """From keyword values; a bad one is refused in one sentence."""
         try:
             return cls(**settings)
         except ValidationError as error:
-            raise InvalidValue(first_sentence(error)) from None
+            raise InvalidValue(first_sentence(error, cls)) from None
 
-    def guarantee(self, clients: int) -> Guarantee:
-        return _guarantee(self.neighbours, self.trust, clients, self.colluding, self.unit)
+    def _check_common(self) -> None:
+        require(
+            self.clients is None or 1 <= self.clients <= MOST_CLIENTS,
+            f"clients={self.clients} is not between 1 and {MOST_CLIENTS:,}",
+        )
+        require(self.l2 is None or 0 < self.l2 < math.inf, f"l2={self.l2} is not a positive number")
+        require(self.public_records >= 0, f"public_records={self.public_records} is not >= 0")
+        require(0 <= self.seed < 2**63, f"seed={self.seed} is not between 0 and 2^63 - 1")
 
 
 class Settings(Common):
-    """What a user says about a run; None where the task or the other values decide. One flag of the
-    command per field."""
+    """What a user says about a run; None where the task or the other values decide."""
 
-    task: Annotated[str, _learning] = Field(
-        description="breast-cancer, digits, digits-mlp, quadratic; csv, libsvm; cifar10, femnist, "
-        "reddit, fed-ixi, messidor, "
-        "hippocampus, deepdrid (see `equipoise data`); or a Python file"
+    task: Path = flag(
+        ...,
+        LEARNING,
+        "breast-cancer, digits, digits-mlp, quadratic; csv, libsvm; cifar10, femnist, reddit, "
+        "fed-ixi, messidor, hippocampus, deepdrid (see `equipoise data`); or a Python file",
     )
-    algorithm: Annotated[Literal["dp-fedavg", "dp-scaffnew"], _learning] = Field(
-        "dp-fedavg", description="the paper's Algorithm 1 or 2"
+    algorithm: str = flag(
+        next(iter(ALGORITHMS)),
+        LEARNING,
+        "; ".join(
+            f"{spec.name} ({spec.paper + ' of the paper: ' if spec.paper else ''}{spec.summary})"
+            for spec in ALGORITHMS.values()
+        ),
     )
-    iterations: Annotated[int | None, _learning] = Field(
-        None, description="T: local steps in total (default: the task's)"
+    iterations: int | None = flag(None, LEARNING, "T: local steps in total (default: the task's)")
+    local_steps: int | None = flag(
+        None, LEARNING, "tau: local steps before each round; divides the iterations (default: 1)"
     )
-    local_steps: Annotated[int | None, _learning] = Field(
-        None, description="tau: local steps before each round; divides the iterations (default: 1)"
-    )
-    schedule: Annotated[Literal["periodic", "coin"], _learning] = Field(
+    schedule: Literal["periodic", "coin"] = flag(
         "periodic",
-        description="communicate every tau steps, or by Algorithm 2's shared coin, drawn before "
-        "training",
+        LEARNING,
+        "communicate every tau steps, or by Algorithm 2's shared coin, drawn before training",
     )
-    p: Annotated[float | None, _learning] = Field(
+    p: float | None = flag(
         None,
-        description="probability of communicating after a step (schedule coin; periodic: 1/tau)",
+        LEARNING,
+        "probability of communicating after a step (schedule coin; periodic: 1/tau)",
     )
-    eta: Annotated[float | None, _learning] = Field(
+    eta: float | None = flag(
         None,
-        description="step size (default: 1/L where L is public, else the task's learning rate)",
+        LEARNING,
+        "step size (default: 1/L where L is public, else the task's learning rate)",
     )
-    gamma: Annotated[float, _learning] = Field(
-        1.0, description="server step: x becomes x + gamma * mean release"
-    )
-    h_update: Annotated[Literal["paper", "clipped", "released"] | None, _learning] = Field(
+    gamma: float = flag(1.0, LEARNING, "server step: x becomes x + gamma * mean release")
+    batch: int | Literal["full"] | None = flag(
         None,
-        description="what DP-ScaffNew's control variate learns from: its message before or after "
-        "the clip, or as released",
+        LEARNING,
+        "records per local step, or full (default: the task's); expected records if the unit is a "
+        "record",
     )
-    batch: Annotated[int | Literal["full"] | None, _learning] = Field(
-        None,
-        description="records per local step, or full (default: the task's); expected records if "
-        "the unit is a record",
-    )
-    warm_start: Annotated[bool, _learning, Parameter(negative=())] = Field(
+    warm_start: bool = flag(
         False,
-        description="begin from a model trained on the public records (--proxy or "
-        "--public-records)",
+        LEARNING,
+        "begin from a model trained on the public records (--proxy or --public-records)",
     )
-    epsilon: Annotated[Real, _privacy] = Field(
-        description="privacy budget of the whole run; inf: not private"
-    )
-    clip_norm: Annotated[Real | None, _privacy, Parameter(name="--clip")] = Field(
-        None, description="C: largest L2 norm of a message (needed for a finite epsilon)"
-    )
-    noise_in: Annotated[NoiseIn | None, _privacy] = Field(
+    epsilon: Real = flag(..., PRIVACY, "privacy budget of the whole run; inf: not private")
+    clip: Real | None = flag(
         None,
-        description="unit record: noise in every local gradient (default), in the message (linear "
-        "models, by stability), or in "
-        "local gradients of which only the last model is seen (hidden-gradient)",
+        PRIVACY,
+        "C: largest L2 norm of a message, or of one record's gradient (needed for a "
+        "finite epsilon)",
     )
-    sampling_rate: Annotated[float | None, _privacy] = Field(
+    noise_in: NoiseIn | None = flag(
         None,
-        description="q: share of its records that a client samples secretly for a local step "
-        "(unit record; default 1)",
+        PRIVACY,
+        "unit record: noise in every local gradient (default), in the message (linear models, by "
+        "stability), or in local gradients of which only the last model is seen (hidden-gradient)",
     )
-    noise_rule: Annotated[Literal["exact", "lemma1"], _privacy] = Field(
+    sampling_rate: float | None = flag(
+        None,
+        PRIVACY,
+        "q: share of its records that a client samples secretly for a local step (unit record; "
+        "default 1)",
+    )
+    noise_rule: Literal["exact", "lemma1"] = flag(
         "exact",
-        description="exact, or the paper's Lemma 1 as printed: reproduces figures, guarantees "
-        "nothing",
+        PRIVACY,
+        "exact, or the paper's Lemma 1 as printed: reproduces figures, guarantees nothing",
     )
-    v: Annotated[float | Reading | None, _privacy] = Field(
+    v: float | Reading | None = flag(
         None,
-        description="the unstated constant of lemma1: a number, or a reading: exact, proof, "
-        "sampling, record-style",
+        PRIVACY,
+        "the unstated constant of lemma1: a number, or a reading: exact, proof, sampling, "
+        "record-style",
     )
-    simulate_noise_seed: Annotated[int | None, _simulation] = Field(
+    simulate_noise_seed: int | None = flag(
         None,
-        description="reproducible noise from this seed: for simulation only, the result is not "
-        "private",
+        SIMULATION,
+        "reproducible noise from this seed: for simulation only, the result is not private",
     )
-    diagnostics: Annotated[bool, _simulation, Parameter(negative=())] = Field(
+    diagnostics: bool = flag(
         False,
-        description="show update norms, clipped share, |h| and train error per round: the result "
+        SIMULATION,
+        "show update norms, clipped share, |h| and train error per round: the result "
         "is not private",
     )
 
     @model_validator(mode="after")
     def _valid(self) -> Self:
-        Budget(self.epsilon, self.delta)
-        self.guarantee(self.clients or 2**31)
-        check_record_unit(self)
-        clip = math.inf if self.clip_norm is None else self.clip_norm
-        require(clip > 0, f"clip={clip} is not > 0")
-        require(
-            clip >= 1e-30, f"clip={clip} is below 1e-30, where single precision cannot hold a norm"
-        )
-        require(
-            self.epsilon == math.inf or clip < math.inf or self.by_stability,
-            f"epsilon={self.epsilon} with {'no clip' if self.clip_norm is None else 'clip=inf'}: "
-            f"an unclipped update has no "
-            "sensitivity, so no noise can hide it; give a clip threshold, or epsilon=inf",
-        )
-        for name, value in (("eta", self.eta), ("gamma", self.gamma)):
+        self._check_common()
+        self.promise.check_clients(self.clients or MOST_CLIENTS)
+        algorithm_spec(self.algorithm).given(self.options)
+        self._check_numbers()
+        self._check_schedule()
+        self._check_privacy()
+        return self
+
+    def _check_numbers(self) -> None:
+        for name in ("eta", "gamma"):
+            value = getattr(self, name)
             require(
                 value is None or 0 < value < math.inf, f"{name}={value} is not a positive step size"
             )
-        require(self.l2 is None or 0 < self.l2 < math.inf, f"l2={self.l2} is not a positive number")
-        for name in ("iterations", "local_steps", "clients", "batch"):
+        for name in ("iterations", "local_steps", "batch"):
             count = getattr(self, name)
             require(count in (None, "full") or count >= 1, f"{name}={count} is not >= 1")
         require(
+            (self.iterations or 1) <= MOST_ITERATIONS,
+            f"iterations={self.iterations} is more than {MOST_ITERATIONS:,}",
+        )
+
+    def _check_schedule(self) -> None:
+        require(
             self.p is None or 0 < self.p <= 1,
             f"p={self.p} is not in (0, 1]: pass the probability of communicating, not the number "
-            f"of local steps 1/p",
+            f"of "
+            "local steps 1/p",
         )
         if self.schedule == "coin":
             require(
@@ -239,47 +311,60 @@ class Settings(Common):
             require(
                 self.local_steps is None,
                 f"local_steps={self.local_steps} with schedule=coin, where chance decides it: "
-                f"give p alone",
+                f"give p "
+                "alone",
             )
         elif self.p is not None:
             require(
                 math.isclose(self.p * (self.local_steps or 0), 1),
                 f"p={self.p} with schedule=periodic, where p is 1/local_steps: give local_steps "
-                f"alone, or schedule=coin",
+                "alone, or schedule=coin",
             )
+
+    def _check_privacy(self) -> None:
+        mechanism = self.mechanism
+        mechanism.check(self)
         require(
-            self.h_update is None or self.algorithm == "dp-scaffnew",
-            f"h_update={self.h_update} with algorithm={self.algorithm}, which has no control "
-            f"variate: leave it out",
+            self.noise_rule != "exact" or self.v is None,
+            f"v={self.v} belongs to noise_rule=lemma1; the exact rule has no free constant",
         )
-        if self.noise_rule == "lemma1":
-            require(
-                self.v is not None,
-                "noise_rule=lemma1 needs v, which the paper does not state: a number, or exact, "
-                "proof, sampling, record-style",
-            )
-            require(
-                not isinstance(self.v, float) or 0 < self.v < math.inf,
-                f"v={self.v} is not a positive number",
-            )
-        else:
-            require(
-                self.v is None,
-                f"v={self.v} belongs to noise_rule=lemma1; the exact rule has no free constant",
-            )
-        require(0 <= self.seed < 2**63, f"seed={self.seed} is not between 0 and 2^63 - 1")
+        clip = math.inf if self.clip is None else self.clip
+        require(clip > 0, f"clip={clip} is not > 0")
         require(
-            (self.iterations or 1) <= MOST_ITERATIONS,
-            f"iterations={self.iterations} is more than {MOST_ITERATIONS}",
+            clip >= 1e-30, f"clip={clip} is below 1e-30, where single precision cannot hold a norm"
         )
-        require(self.public_records >= 0, f"public_records={self.public_records} is not >= 0")
-        return self
+        require(
+            self.epsilon == math.inf or clip < math.inf or mechanism.by_stability,
+            f"epsilon={self.epsilon} with {'no clip' if self.clip is None else 'clip=inf'}: an "
+            "unclipped update has no sensitivity, so no noise can hide it; give a clip threshold, "
+            "or "
+            "epsilon=inf",
+        )
+        algorithm_spec(self.algorithm).check(self)
 
     @property
-    def by_stability(self) -> bool:
-        """Whether the stability of gradient steps bounds what one record changes, rather than a
-        clip."""
-        return self.unit == "record" and self.noise_in in ("message", "hidden-gradient")
+    def promise(self) -> Promise:
+        """What the run promises to whom."""
+        return _promise(
+            self.epsilon, self.delta, self.unit, self.neighbours, self.trust, self.colluding
+        )
+
+    @property
+    def mechanism(self) -> "Mechanism":
+        """Where the noise enters, and what that costs."""
+        from equipoise.privacy.mechanisms.catalogue import mechanism  # scipy: not for --help
+
+        return mechanism(self.unit, self.noise_in, self.noise_rule)
+
+    @property
+    def memory(self) -> "Memory":
+        """What clients carry from round to round."""
+        return algorithm_spec(self.algorithm).memory(self.options)
+
+    @property
+    def proximal(self) -> float:
+        """The curvature that the algorithm adds to every local loss."""
+        return algorithm_spec(self.algorithm).proximal(self.options)
 
     @property
     def simulation(self) -> bool:
@@ -292,43 +377,38 @@ class Settings(Common):
         words = ["equipoise", "train", "--task", self.task]
         for name, field in Settings.model_fields.items():
             value = getattr(self, name)
-            if name == "task" or value == field.default:
+            if name in ("task", "options") or value == field.default:
                 continue
-            words.append("--clip" if name == "clip_norm" else "--" + name.replace("_", "-"))
-            if value is not True:
-                words.extend(
-                    str(part) for part in (value if isinstance(value, tuple) else (value,))
-                )
+            words += _flag_words(name, value)
+        for name, value in self.options.items():
+            words += _flag_words(name, value)
         return shlex.join(words)
 
-    def resolve(
-        self, eta: float, iterations: int, sizes: tuple[int, ...], batch: int | Literal["full"]
-    ) -> "Run":
-        """The run that these settings mean; the arguments are the task's answers to what was left
-        open."""
-        clients = len(sizes)
+    def resolve(self, facts: Facts) -> "Run":
+        """The run that these settings mean, given what everybody may know about the task."""
         local_steps = (self.local_steps or 1) if self.schedule == "periodic" else None
-        rate = self.sampling_rate
-        if self.unit == "record" and rate is None and self.batch is None and batch != "full":
-            rate = min(
-                1.0, batch * clients / max(sum(sizes), 1)
-            )  # the task's batch on average, at one rate for all
+        rate = self._sampling_rate(facts)
         answers = {
             "sampling_rate": rate,
-            "eta": self.eta or eta,
-            "iterations": self.iterations or iterations,
-            "clients": clients,
-            "batch": batch if rate is None else "full",
+            "eta": self.eta or facts.eta,
+            "iterations": self.iterations or facts.iterations,
+            "clients": facts.clients,
+            "batch": facts.batch if facts.batch and rate is None else "full",
             "local_steps": local_steps,
             "p": 1 / local_steps if local_steps else self.p,
-            "h_update": "paper"
-            if self.algorithm == "dp-scaffnew" and not self.h_update
-            else self.h_update,
-            "clip_norm": math.inf if self.clip_norm is None else self.clip_norm,
-            "noise_in": self.noise_in or ("message" if self.unit == "client" else "gradient"),
-            "colluding": self.guarantee(clients).colluding,
+            "options": algorithm_spec(self.algorithm).given(self.options),
+            "clip": math.inf if self.clip is None else self.clip,
+            "noise_in": self.mechanism.noise_in,
+            "colluding": self.promise.colluding,
         }
         return Run.of(**{**self.model_dump(), **answers})
+
+    def _sampling_rate(self, facts: Facts) -> float | None:
+        """The rate that was said, or one for all that makes the task's batch on average."""
+        own_batch = self.batch is None and self.sampling_rate is None and facts.batch
+        if self.unit == "client" or not own_batch:
+            return self.sampling_rate
+        return min(1.0, facts.batch * facts.clients / max(sum(facts.sizes or ()), 1))
 
 
 class Run(Settings):
@@ -339,18 +419,81 @@ class Run(Settings):
     eta: float
     clients: int
     batch: int | Literal["full"]
-    clip_norm: Real
+    clip: Real
     noise_in: NoiseIn
 
 
-def first_sentence(error: ValidationError) -> str:
-    """What is wrong, in our own words where a rule of ours was broken."""
-    first = error.errors()[0]
+def _flag_words(name: str, value: Any) -> list[str]:
+    flag_name = "--" + name.replace("_", "-")
+    values = value if isinstance(value, tuple) else (value,)
+    return [flag_name] if value is True else [flag_name, *(str(part) for part in values)]
+
+
+def first_sentence(error: ValidationError, model: type[BaseModel] | None = None) -> str:
+    """What is wrong, in our own words where a rule of ours was broken.
+
+    A value is repeated only if it is a short one that a user typed: never a task, nor its data.
+    """
+    errors = error.errors()
+    first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, InvalidValue):
         return str(cause)
-    name = str(first["loc"][0]) if first["loc"] else "run"
+    name = str(first["loc"][0]) if first["loc"] else "settings"
     if first["type"] == "missing":
         return f"{name} is missing"
-    given = "" if isinstance(first["input"], dict) else f"={first['input']!r}"
-    return f"{name}{given}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    if first["type"] == "extra_forbidden":
+        return unknown_setting(name, model)
+    return f"{name}{_shown(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str | int | float | None) and len(str(value)) <= 200:
+        return f"={value!r}"
+    return "" if isinstance(value, Mapping) else f" (a {type(value).__name__})"
+
+
+def unknown_setting(name: str, model: type[BaseModel] | None) -> str:
+    """That there is no such setting, and which one may be meant."""
+    near = near_setting(name, [*(model.model_fields if model else ()), *algorithm_options()])
+    return f"{name} is no setting" + (f": did you mean {near}?" if near else "; leave it out")
+
+
+ALSO_CALLED = {"lr": "eta", "learning_rate": "eta", "n_clients": "clients"}
+
+
+def near_setting(name: str, known: list[str]) -> str | None:
+    """The setting that a wrong name may mean: by another name that is in use, or by its letters."""
+    from difflib import get_close_matches
+
+    name = name.replace("-", "_")
+    if ALSO_CALLED.get(name) in known:
+        return ALSO_CALLED[name]
+    near = get_close_matches(name, known, n=1)
+    return near[0] if near else None
+
+
+def read_config(path: "str | os.PathLike[str]") -> dict[str, Any]:
+    """Settings of one run from a TOML file, as a sweep's but without lists."""
+    import tomllib
+
+    place = os.fspath(path)
+    try:
+        with open(place, "rb") as file:
+            document = tomllib.load(file)
+    except OSError as error:
+        raise InvalidValue(f"config={place}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{place} is not TOML: {error}") from None
+    known = [*Settings.model_fields, *algorithm_options(), "clip_norm", "name"]
+    for name, value in document.items():
+        if name not in known:
+            raise InvalidValue(f"{place}: {unknown_setting(name, Settings)}")
+        if isinstance(value, list) and name not in ("data", "test", "proxy"):
+            raise InvalidValue(
+                f"{place}: {name} is a list, but a run has one value; `equipoise sweep` takes lists"
+            )
+    document.pop("name", None)
+    if "clip_norm" in document:
+        document["clip"] = document.pop("clip_norm")
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in document.items()}

@@ -1,67 +1,113 @@
-"""`train`: settings in, a result out."""
+"""`train`: settings in, a result out; `rounds`: the communicated models, one by one."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from equipoise.accounts import Account, account_of
-from equipoise.engine import Performance, perform, schedule_of
+from equipoise.algorithms.schedule import Schedule, schedule_of
+from equipoise.engine import Trained, Watch, check_records, run_rounds, single_fleet
 from equipoise.errors import require
-from equipoise.fleets import Round
-from equipoise.privacy.noise import SecretNoise, SimulatedNoise
-from equipoise.result import Point, Result
-from equipoise.settings import Run, Settings
-from equipoise.tasks import Measured, Options, Task, load_measure, load_task
-from equipoise.tasks.network import ModelClients
+from equipoise.facts import Facts
+from equipoise.fleets import Round, server_rounds
+from equipoise.privacy.events import Account, account
+from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
+from equipoise.result import Point, PublicOnly, Result
+from equipoise.settings import Run, Settings, read_config
+from equipoise.tasks import Measured, Task, TaskOptions, load_measure, load_task
 from equipoise.tasks.public import public_only
+from equipoise.tasks.task import Records
+
+if TYPE_CHECKING:
+    from equipoise.planning.plan import Plan
+
+
+class Prepared(NamedTuple):
+    """A run before its first step: everything is known but what training will find."""
+
+    task: Task
+    run: Run
+    schedule: Schedule
+    account: Account
+    noise: NoiseSource
+    command: str | None
 
 
 def train(
-    settings: Settings | None = None,
+    settings: "Settings | Plan | None" = None,
     *,
-    watch: Callable[[Iterable[Round], int], Iterable[Round]] = lambda rounds, total: rounds,
+    watch: Watch = lambda rounds, total: rounds,
     **values: Any,
 ) -> Result:
-    """Train in this process: ``train(task="breast-cancer", epsilon=2, clip_norm=1, ...)``, or from
-    Settings.
+    """Train in this process: ``train(task="breast-cancer", epsilon=2, clip=1, ...)``, with the
+    keywords of the command; or from Settings, or from a Plan.
 
     `watch(rounds, total)` may wrap the iterator of rounds, to show progress.
     """
+    ready = prepare(settings, **values)
+    ((trained,),) = run_rounds(
+        [ready.task], [[ready.run]], [[ready.account]], ready.schedule, ready.noise, watch
+    )
+    return _result(ready.run, ready.task, ready.account, trained, ready.noise.name, ready.command)
+
+
+def rounds(settings: "Settings | Plan | None" = None, **values: Any) -> Iterator[Round]:
+    """The communicated models of a run, as they are made: number, iteration, and the model x [d].
+
+    The noise is made for all rounds; to stop early spends less than was accounted for, never more.
+    """
+    ready = prepare(settings, **values)
+    fleet, x0 = single_fleet(ready.task, ready.run, ready.account, ready.noise)
+    return server_rounds(x0, ready.schedule, fleet, ready.run.gamma)
+
+
+def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepared:
+    """Load the task, settle what was left open, draw the schedule, and account for all of it."""
+    own = values.get("task")
+    settings = _settings(settings, values)
+    options = TaskOptions.of(settings)
+    if isinstance(own, Task):
+        require(
+            options == TaskOptions(seed=settings.seed, unit=settings.unit),
+            "a task object has its own clients, batch and data: leave them out",
+        )
+    task = own if isinstance(own, Task) else load_task(settings.task, options)
+    facts = task.facts(settings.unit)
+    run = settings.resolve(facts)
+    run.promise.check_clients(run.clients)
+    if run.unit == "record":
+        check_records(task)
+    schedule = schedule_of(run)
+    seed = run.simulate_noise_seed
+    noise = SecretNoise() if seed is None else SimulatedNoise(seed)
+    command = None if isinstance(own, Task) else settings.command
+    return Prepared(task, run, schedule, account_of(run, facts, schedule), noise, command)
+
+
+def _settings(settings: "Settings | Plan | None", values: dict[str, Any]) -> Settings:
     require(
         settings is None or not values,
         f"settings and {', '.join(values)}: say it in one of the two",
     )
-    own = values.get("task")
-    if isinstance(own, Task):
-        values["task"] = own.name
-    settings = settings or Settings.of(**values)
-    if isinstance(own, Task):
-        require(
-            Options.of(settings) == Options(seed=settings.seed, unit=settings.unit),
-            "a task object has its own clients, batch and data: leave them out",
-        )
-    task = own if isinstance(own, Task) else load_task(settings.task, Options.of(settings))
-    run = settings.resolve(task.eta, task.iterations, task.clients.sizes, task.batch or "full")
-    schedule = schedule_of(run)
-    account = account_of(run, task, schedule)
-    noise = (
-        SecretNoise()
-        if run.simulate_noise_seed is None
-        else SimulatedNoise(run.simulate_noise_seed)
-    )
-    ((performed,),) = perform([task], [[run]], [[account]], schedule, noise, watch)
-    return _result(
-        run,
-        task,
-        account,
-        performed,
-        noise.name,
-        None if isinstance(own, Task) else settings.command,
-    )
+    if settings is None:
+        if config := values.pop("config", None):
+            values.update({**read_config(config), **values})
+        own = values.get("task")
+        name = own.name if isinstance(own, Task) else own
+        return Settings.of(**{**values, "task": name} if own is not None else values)
+    return settings if isinstance(settings, Settings) else settings.to_train()
+
+
+def account_of(run: Run, facts: Facts, schedule: Schedule) -> Account:
+    """What the run will release and spend, from public facts alone."""
+    mechanism = run.mechanism
+    events = mechanism.events(run, facts, schedule)
+    constants = mechanism.follows_from(run, facts, schedule)
+    return account(events, run.delta, not mechanism.by_stability, constants)
 
 
 def train_together(
@@ -75,7 +121,7 @@ def train_together(
     """
     schedule = schedule_of(runs[0][0])
     accounts = [
-        [account_of(run, task, schedule) for run in row]
+        [account_of(run, task.facts(run.unit), schedule) for run in row]
         for task, row in zip(tasks, runs, strict=True)
     ]
     seeds = [seed for row in runs if (seed := row[0].simulate_noise_seed) is not None]
@@ -91,47 +137,47 @@ def train_together(
         ),
         "runs of a row have one simulate_noise_seed: they share their noise",
     )
-    performed = perform(tasks, runs, accounts, schedule, SimulatedNoise(*seeds), points=points)
+    trained = run_rounds(tasks, runs, accounts, schedule, SimulatedNoise(*seeds), points=points)
     names = [SimulatedNoise(seed).name for seed in seeds]
     return [
         [
-            _result(run, task, account, done, name, None)
-            for run, account, done in zip(*columns, strict=True)
+            _result(run, task, spent, outcome, name, None)
+            for run, spent, outcome in zip(*columns, strict=True)
         ]
-        for name, task, *columns in zip(names, tasks, runs, accounts, performed, strict=True)
+        for name, task, *columns in zip(names, tasks, runs, accounts, trained, strict=True)
     ]
 
 
 def _result(
-    run: Run, task: Task, account: Account, done: Performance, noise_name: str, command: str | None
+    run: Run, task: Task, spent: Account, trained: Trained, noise_name: str, command: str | None
 ) -> Result:
-    curve, failed = done.curve, done.failed
+    curve = trained.curve
+    alone = public_only(task)
     return Result(
-        **run.model_dump(),
-        **account._asdict(),
-        notices=_notices(
-            run, account.epsilon_spent, _protected(run, task), _slow_layers(run, task), failed
-        ),
-        private=not run.simulation and account.epsilon_spent <= run.epsilon,
-        rounds=done.rounds,
+        run=run,
+        account=spent,
+        notices=_notices(run, task, spent.epsilon, trained.failed),
+        private=not run.simulation and spent.epsilon <= run.epsilon,
+        rounds=trained.rounds,
         dimension=task.dimension,
+        sizes=task.clients.sizes if run.unit == "record" else None,
         mu=task.mu,
         L=task.L,
-        noise_source=noise_name if account.sigma > 0 else "none",
+        noise_source=noise_name if spent.sigma > 0 else "none",
         test_error=curve[-1].test_error if curve else None,
         client_error=curve[-1].client_error if curve else None,
         baseline_error=_baseline(task, curve),
         error_name=task.error_name,
-        public_only=public_only(task),
+        public_only=PublicOnly(**alone._asdict()) if alone else None,
         curve=curve,
-        per_round=done.diagnoses or None,
-        failed=failed,
+        per_round=trained.diagnoses or None,
+        failed=trained.failed,
         public=(*task.public, *_taken_as_public(run)),
         parameters=task.shapes,
         reading=task.reading,
         repeat=command,
         version=_version(),
-        x=done.x.numpy(),
+        x=trained.x.numpy(),
     )
 
 
@@ -140,29 +186,15 @@ def _version() -> str:
     return version("equipoise")
 
 
-def _protected(run: Run, task: Task) -> int:
-    """How many units share the probability delta."""
-    return run.clients if run.unit == "client" else max(task.clients.sizes)
-
-
-def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:
-    return (
-        task.clients.slow_layers
-        if run.unit == "record" and isinstance(task.clients, ModelClients)
-        else ()
-    )
-
-
 def _taken_as_public(run: Run) -> list[str]:
-    return [
-        *(["the number of records of each client"] if run.unit == "record" else []),
-        *(
-            [f"which client holds which record, dealt by label (split {run.split})"]
-            if "dirichlet" in (run.split or "")
-            else []
-        ),
-        *(["the initial model, trained on public records"] if run.warm_start else []),
-    ]
+    sentences = []
+    if run.unit == "record":
+        sentences.append("the number of records of each client")
+    if "dirichlet" in (run.split or ""):
+        sentences.append(f"which client holds which record, dealt by label (split {run.split})")
+    if run.warm_start:
+        sentences.append("the initial model, trained on public records")
+    return sentences
 
 
 def _baseline(task: Task, curve: list[Point]) -> float | None:
@@ -174,45 +206,59 @@ def _baseline(task: Task, curve: list[Point]) -> float | None:
     return start if task.constant_error is None else min(start, task.constant_error)
 
 
-def _notices(
-    run: Run, spent: float, protected: int, slow: tuple[str, ...], failed: str | None
-) -> list[str]:
+def _notices(run: Run, task: Task, spent: float, failed: str | None) -> list[str]:
     """What a reader must know before anything else."""
-    notices = []
-    if run.epsilon == math.inf:
-        notices.append("NOT PRIVATE: epsilon=inf, no noise was added.")
-    elif spent > run.epsilon:
-        notices.append(
-            f"NOT PRIVATE AT ITS LABEL: the exact epsilon spent is {spent:.6g}, not the nominal "
-            f"{run.epsilon:g} "
-            f"(noise rule {run.noise_rule}, v={run.v})."
-        )
-    elif run.delta * protected >= 1:
-        notices.append(
-            f"WEAK: delta={run.delta:g} is a probability of failure, and not below 1 / number of "
-            f"{run.unit}s."
-        )
+    notices = [_privacy_notice(run, task, spent)]
     if run.simulate_noise_seed is not None:
         notices.append(
-            f"SIMULATION, NOT PRIVATE: whoever knows the noise seed {run.simulate_noise_seed} can "
-            f"subtract the noise."
+            "SIMULATION, NOT PRIVATE: whoever knows the noise seed "
+            f"{run.simulate_noise_seed} can subtract the noise."
         )
-    if slow:
+    if slow := _slow_layers(run, task):
         notices.append(
-            f"SLOW: these layers need a gradient formed for every single record, at many times "
-            f"the cost: {'; '.join(slow)}."
+            "SLOW: these layers need a gradient formed for every single record, at many times the "
+            f"cost: {'; '.join(slow)}."
         )
     if run.diagnostics:
         notices.append("NOT PRIVATE: diagnostics show private values without noise.")
     if failed:
         notices.append(f"FAILED: {failed}.")
-    return notices
+    return [notice for notice in notices if notice]
 
 
-def measure_again(result: Result, data: tuple[str, ...]) -> Measured:
-    """Error and loss of a saved model: on the files `data`, or on its task's public test
-    records.
+def _privacy_notice(run: Run, task: Task, spent: float) -> str:
+    if run.epsilon == math.inf:
+        return "NOT PRIVATE: epsilon=inf, no noise was added."
+    if spent > run.epsilon:
+        return (
+            f"NOT PRIVATE AT ITS LABEL: the exact epsilon spent is {spent:.6g}, not the nominal "
+            f"{run.epsilon:g} (noise rule {run.noise_rule}, v={run.v})."
+        )
+    units = run.clients if run.unit == "client" else max(task.clients.sizes)
+    if run.delta * units >= 1:
+        return (
+            f"WEAK: delta={run.delta:g} is not below 1 / number of {run.unit}s: a mechanism that "
+            f"publishes one {run.unit} chosen at random would satisfy such a delta."
+        )
+    return ""
+
+
+def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:
+    records = task.clients
+    return records.slow_layers if run.unit == "record" and isinstance(records, Records) else ()
+
+
+def evaluate(
+    result: "Result | str | os.PathLike[str]", data: Sequence[str | os.PathLike[str]] = ()
+) -> Measured:
+    """Error and loss of a model: on the files `data`, or on its task's public test records.
+
+    The figures are not noised: on private records they are outside every guarantee.
     """
-    return load_measure(result.task, Options.of(result), data, result.reading)(
-        torch.from_numpy(result.x)
-    )
+    from equipoise.saved import load
+
+    result = result if isinstance(result, Result) else load(result)
+    options = TaskOptions.of(result.run)
+    files = tuple(os.fspath(path) for path in data)
+    measure = load_measure(result.run.task, options, files, result.reading)
+    return measure(torch.from_numpy(result.x))

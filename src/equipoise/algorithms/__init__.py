@@ -1,8 +1,14 @@
-"""The paper's pseudo-code, one file per algorithm, and the schedules they run on."""
+"""One file per algorithm, in the order of its pseudo-code, and the schedules they run on."""
 
-from equipoise.algorithms.algorithm import Algorithm, Gradient
-from equipoise.algorithms.dp_fedavg import dp_fedavg
-from equipoise.algorithms.dp_scaffnew import dp_scaffnew
-from equipoise.algorithms.schedule import Schedule, coin, periodic
+from equipoise.algorithms.algorithm import Algorithm, AlgorithmSpec, Gradient, Hyper
+from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_options, algorithm_spec
 
-__all__ = ["Algorithm", "Gradient", "Schedule", "coin", "dp_fedavg", "dp_scaffnew", "periodic"]
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "AlgorithmSpec",
+    "Gradient",
+    "Hyper",
+    "algorithm_options",
+    "algorithm_spec",
+]

@@ -1,27 +1,45 @@
-"""DP-FedAvg, Algorithm 1 of the paper: plain local steps; the update is the progress. Clients
-remember nothing."""
+"""DP-FedAvg, Algorithm 1 of the paper: plain local steps; the update is the progress.
 
-from typing import NamedTuple
+Clients remember nothing.
+"""
 
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from equipoise.algorithms.algorithm import Algorithm, Gradient
+from equipoise.algorithms.algorithm import Algorithm, AlgorithmSpec, Gradient, Hyper
+from equipoise.algorithms.dp_scaffnew import STACK, with_variate_where
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class State(NamedTuple):
     """Nothing: every round starts from the broadcast model alone."""
 
 
-def dp_fedavg(eta: float | Tensor) -> Algorithm:
-    def init(x: Tensor) -> State:
+def dp_fedavg(eta: Any) -> Algorithm:
+    def init(x: "Tensor") -> State:
         return State()
 
     def local_round(
-        x: Tensor, state: State, iterations: range, gradient: Gradient
-    ) -> tuple[Tensor, State]:
+        x: "Tensor", state: State, iterations: range, gradient: Gradient
+    ) -> "tuple[Tensor, State]":
         x_i = x  # l. 4
         for t in iterations:  # l. 5
             x_i = x_i - eta * gradient(x_i, t)  # l. 6-7
         return x_i - x, state  # l. 9, before the clip
 
     return Algorithm(init, local_round)
+
+
+def make(hyper: Hyper) -> Algorithm:
+    return dp_fedavg(hyper.eta)
+
+
+SPEC = AlgorithmSpec(
+    "dp-fedavg",
+    "plain local steps; clients remember nothing",
+    make,
+    paper="Algorithm 1",
+    stacks_as=STACK,
+    stacked=with_variate_where,
+)

@@ -7,29 +7,38 @@ receives.
 """
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from torch import Tensor
-
-from equipoise.algorithms.algorithm import Algorithm, Gradient
+from equipoise.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmSpec,
+    Gradient,
+    Hyper,
+    Memory,
+    Option,
+    Options,
+)
 from equipoise.errors import require
-from equipoise.privacy.clip import clip
 
-H_UPDATES = "paper", "clipped", "released"
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STACK = "control variates"
+H_UPDATE = Option(
+    "paper",
+    "what DP-ScaffNew's control variate learns from: its message before the clip (paper) or after "
+    "it (clipped), or as released",
+    choices=("paper", "clipped", "released"),
+)
 
 
 class State(NamedTuple):
-    h: Tensor
-    x_hat: Tensor
+    h: "Tensor"
+    x_hat: "Tensor"
 
 
 def dp_scaffnew(
-    eta: float | Tensor,
-    p: float | Tensor,
-    h_update: str = "paper",
-    clip_norm: float | Tensor = math.inf,
-    learning: float | Tensor = 1.0,
+    eta: Any, p: Any, h_update: str = "paper", clip: Any = math.inf, learning: Any = 1.0
 ) -> Algorithm:
     """The paper's algorithm, and two variants of what the control variate learns from.
 
@@ -41,14 +50,15 @@ def dp_scaffnew(
     Where `learning` is 0 instead of 1, h stays zero, and what is left is DP-FedAvg: so runs of both
     can be stacked.
     """
-    require(h_update in H_UPDATES, f"h_update={h_update!r} is not one of {', '.join(H_UPDATES)}")
+    choices = H_UPDATE.choices
+    require(h_update in choices, f"h_update={h_update!r} is not one of {', '.join(choices)}")
 
-    def init(x: Tensor) -> State:
-        return State(h=torch.zeros_like(x), x_hat=x)  # l. 1: the h sum to zero
+    def init(x: "Tensor") -> State:
+        return State(h=x.new_zeros(x.shape), x_hat=x)  # l. 1: the h sum to zero
 
     def local_round(
-        x: Tensor, state: State, iterations: range, gradient: Gradient
-    ) -> tuple[Tensor, State]:
+        x: "Tensor", state: State, iterations: range, gradient: Gradient
+    ) -> "tuple[Tensor, State]":
         h = state.h
         if state.x_hat is not x:  # not in the first round
             h = h + learning * p / eta * (x - state.x_hat)  # l. 13, with the x just received
@@ -57,10 +67,59 @@ def dp_scaffnew(
             x_hat = x_hat - eta * (gradient(x_hat, t) - h)  # l. 4-5
         return x_hat - eta / p * h - x, State(h, x_hat)  # l. 8, before clip and noise
 
-    def heard(state: State, update: Tensor, release: Tensor) -> State:
+    def after_release(state: State, update: "Tensor", release: "Tensor") -> State:
         if h_update == "paper":
             return state
-        learns_from = clip(update, clip_norm) if h_update == "clipped" else release
+        learns_from = release if h_update == "released" else _clipped(update, clip)
         return State(state.h, state.x_hat - (update - learns_from))
 
-    return Algorithm(init, local_round, heard)
+    return Algorithm(init, local_round, after_release)
+
+
+def _clipped(update: "Tensor", C: Any) -> "Tensor":
+    from equipoise.privacy.clip import clip
+
+    return clip(update, C)
+
+
+def make(hyper: Hyper) -> Algorithm:
+    return with_variate_where(hyper, 1.0)
+
+
+def with_variate_where(hyper: Hyper, learning: Any) -> Algorithm:
+    """DP-ScaffNew where `learning` is 1, DP-FedAvg where it is 0, in one computation."""
+    h_update = str(hyper.options.get("h_update", "paper"))
+    return dp_scaffnew(hyper.eta, hyper.p, h_update, hyper.clip, learning)
+
+
+def memory(options: Options) -> Memory:
+    """With h_update=released, h is a function of what was released; otherwise it is private."""
+    return "released" if options.get("h_update") == "released" else "private"
+
+
+def check(settings: Any) -> None:
+    h_update = settings.options.get("h_update")
+    require(
+        h_update != "released" or settings.trust == "local",
+        "h_update=released under trust=secure-aggregation, where no message is released by itself: "
+        "use paper or clipped",
+    )
+    require(
+        h_update != "clipped" or settings.mechanism.clips_message,
+        "h_update=clipped with unit=record: no message is clipped; leave it out",
+    )
+
+
+SPEC = AlgorithmSpec(
+    "dp-scaffnew",
+    "local steps corrected by a control variate",
+    make,
+    options={"h_update": H_UPDATE},
+    memory=memory,
+    open_memory={"h_update": "released"},
+    check=check,
+    variate=True,
+    paper="Algorithm 2",
+    stacks_as=STACK,
+    stacked=with_variate_where,
+)

@@ -5,11 +5,15 @@ A schedule is a tuple; its length is the number of releases, its sum the number 
 """
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from equipoise.errors import require
 from equipoise.seeds import stream
+
+if TYPE_CHECKING:
+    from equipoise.settings import Run
 
 Schedule = tuple[int, ...]
 
@@ -54,3 +58,10 @@ def coin(iterations: int, p: float, seed: int) -> Schedule:
     heads[-1] = True
     ends = np.flatnonzero(heads) + 1
     return tuple(int(n) for n in np.diff(ends, prepend=0))
+
+
+def schedule_of(run: "Run") -> Schedule:
+    """The schedule of a run, which its public settings alone decide."""
+    if run.schedule == "coin":
+        return coin(run.iterations, run.p, run.seed)
+    return periodic(run.iterations, run.local_steps or 1)

@@ -5,15 +5,12 @@ from json import dumps
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.progress import Progress
 
+from equipoise.cli.console import Json, errors, output
 from equipoise.cli.text import stock_lines
 
-Json = Annotated[bool, Parameter(negative=(), help="print one JSON document")]
-
 data = App(name="data", help="See which data sets there are, fetch them, and get own data ready.")
-_errors = Console(stderr=True)
 
 
 @data.default
@@ -42,7 +39,7 @@ def data_fetch(name: str, /) -> None:
     from equipoise.paper.data.inventory import data_set
 
     found, _ = data_set(name)
-    with Progress(console=_errors, transient=True, disable=not _errors.is_terminal) as progress:
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         bar = progress.add_task(f"fetching {name}")
         paths = fetch(found, lambda there, of: progress.update(bar, completed=there, total=of))
     print("\n".join(str(path) for path in paths))
@@ -53,12 +50,12 @@ def _tell_stock(names: list[str], read: bool, json: bool) -> None:
 
     stocks = []
     for name in names:
-        with _errors.status(f"reading {name}"):
+        with errors.status(f"reading {name}"):
             stocks.append(take_stock(name, read))
     if json:
         print(dumps([stock._asdict() for stock in stocks], indent=2))
     else:
-        Console(soft_wrap=True, highlight=False, markup=False).print(stock_lines(stocks))
+        output().print(stock_lines(stocks))
     if any(stock.state.startswith("unreadable") for stock in stocks):
         sys.exit(1)
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient
 from equipoise.fleets.fleet import Broadcast, Release
-from equipoise.privacy.clip import Mechanism, is_finite
+from equipoise.privacy.clip import is_finite
+from equipoise.privacy.mechanisms.mechanism import Releaser
 from equipoise.privacy.noise import NoiseSource
 
 log = logging.getLogger("equipoise.client")
@@ -25,20 +26,23 @@ class Memory(NamedTuple):
     update: Tensor
     finite: Tensor
 
+    def __repr__(self) -> str:
+        return "Memory(private)"
+
 
 def client_round(
     broadcast: Broadcast,
     state: Any,
     algorithm: Algorithm,
-    mechanism: Mechanism,
+    releaser: Releaser,
     gradient: Gradient,
     noise: NoiseSource,
 ) -> tuple[Release, Memory]:
     """The only place where private data turns into something that may be sent: the Release, and
     nothing else."""
     update, state = algorithm.local_round(broadcast.x, state, broadcast.iterations, gradient)
-    release = Release(broadcast.round, mechanism.release(update, noise, broadcast.round))
-    state = algorithm.heard(state, update, release.update)
+    release = Release(broadcast.round, releaser.release(update, noise, broadcast.round))
+    state = algorithm.after_release(state, update, release.update)
     finite = is_finite(update)
     if not finite.all():  # such a client starts afresh, and says so on its own side only
         log.warning(

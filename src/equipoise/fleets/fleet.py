@@ -25,5 +25,5 @@ class Fleet(Protocol):
     """Clients somewhere: in this process or behind a network."""
 
     def exchange(self, broadcast: Broadcast) -> Tensor:
-        """Let every client do one round; returns their releases, [..., clients, d]."""
+        """Let every client do one round; returns the mean of their releases, [..., d]."""
         ...

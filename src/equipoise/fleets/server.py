@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from equipoise.algorithms import Schedule
+from equipoise.algorithms.schedule import Schedule
 from equipoise.fleets.fleet import Broadcast, Fleet
 
 
@@ -24,7 +24,7 @@ def server_rounds(
     [..., d]."""
     iteration = 0
     for number, local_steps in enumerate(schedule, start=1):
-        releases = fleet.exchange(Broadcast(number, range(iteration, iteration + local_steps), x))
-        x = x + gamma * releases.mean(-2)  # Alg. 1, l. 12; Alg. 2, l. 9
+        steps = range(iteration, iteration + local_steps)
+        x = x + gamma * fleet.exchange(Broadcast(number, steps, x))  # Alg. 1, l. 12; Alg. 2, l. 9
         iteration += local_steps
         yield Round(number, iteration, x)

@@ -5,7 +5,7 @@ from torch import Tensor
 from equipoise.algorithms import Algorithm, Gradient
 from equipoise.fleets.client import Memory, client_round
 from equipoise.fleets.fleet import Broadcast
-from equipoise.privacy.clip import Mechanism
+from equipoise.privacy.mechanisms.mechanism import Releaser
 from equipoise.privacy.noise import NoiseSource
 
 
@@ -22,11 +22,11 @@ class SimulatedFleet:
         clients: int,
         gradient: Gradient,
         algorithm: Algorithm,
-        mechanism: Mechanism,
+        releaser: Releaser,
         noise: NoiseSource,
     ) -> None:
         self._clients, self._gradient = clients, gradient
-        self._algorithm, self._mechanism, self._noise = algorithm, mechanism, noise
+        self._algorithm, self._releaser, self._noise = algorithm, releaser, noise
         self.memory: Memory | None = None
 
     def exchange(self, broadcast: Broadcast) -> Tensor:
@@ -36,11 +36,11 @@ class SimulatedFleet:
             broadcast._replace(x=x),
             state,
             self._algorithm,
-            self._mechanism,
+            self._releaser,
             self._gradient,
             self._noise,
         )
-        return release.update
+        return release.update.mean(-2)
 
     @property
     def overflowed(self) -> bool:

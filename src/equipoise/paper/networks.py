@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+NARROW = (8, 16, 128)  # widths of a smaller CNN, for quick studies
+
 
 class Cnn(nn.Module):
     """Two 5x5 convolutions and two full layers: the network of McMahan et al.,

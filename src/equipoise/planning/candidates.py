@@ -1,72 +1,74 @@
-"""What a plan is, and how it is told: the same few words for every planner. No torch."""
+"""Candidate: a plan to be tried. No torch."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
 
-from equipoise.planning.closed_forms import Proposal
-from equipoise.privacy.gaussian import noise_sigma
-from equipoise.privacy.promise import Budget, Guarantee
-
-if TYPE_CHECKING:
-    from equipoise.tasks.task import Task
+from equipoise.algorithms.algorithm import Options
+from equipoise.planning.bounds import Proposal
+from equipoise.planning.plan import Option, Prediction
+from equipoise.privacy.promise import Promise
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan: K rounds of tau local steps, step size, clip, server step; and what it is expected to
-    leave of the loss."""
+    """K rounds of tau local steps, step size, clip, server step; and what it is expected to
+    leave.
+    """
 
     algorithm: str
     eta: float
     local_steps: int
     rounds: int
-    clip_norm: float
+    clip: float
     gamma: float
     noise_in: str = "message"
+    options: Options = field(default_factory=dict)
     excess: float = math.nan
     standard_error: float = math.nan
 
+    @property
+    def iterations(self) -> int:
+        return self.local_steps * self.rounds
 
-def describe(candidate: Candidate, budget: Budget, guarantee: Guarantee) -> dict[str, Any]:
-    sigma = noise_sigma(
-        budget.epsilon, budget.delta, candidate.rounds, guarantee.sensitivity(candidate.clip_norm)
+    def option(
+        self,
+        origin: str,
+        sigma: float,
+        promise: Promise,
+        clients: int,
+        predicted: Prediction | None = None,
+    ) -> Option:
+        """The candidate as a plan shows it."""
+        return Option(
+            origin=origin,
+            algorithm=self.algorithm,
+            options=dict(self.options),
+            eta=self.eta,
+            p=1 / self.local_steps,
+            local_steps=self.local_steps,
+            iterations=self.iterations,
+            rounds=self.rounds,
+            clip=self.clip,
+            gamma=self.gamma,
+            noise_in=self.noise_in,
+            sigma=sigma,
+            client_sigma=promise.client_sigma(sigma, clients),
+            predicted=predicted or Prediction(),
+        )
+
+
+def option_of(origin: str, proposal: Proposal, predicted: Prediction | None = None) -> Option:
+    return Option(
+        origin=origin,
+        eta=proposal.eta,
+        p=proposal.p,
+        local_steps=proposal.local_steps,
+        iterations=proposal.iterations,
+        rounds=proposal.rounds,
+        bound=proposal.bound,
+        predicted=predicted or Prediction(),
     )
-    return describe_with(candidate, sigma, guarantee)
-
-
-def describe_with(candidate: Candidate, sigma: float, guarantee: Guarantee) -> dict[str, Any]:
-    return {
-        "algorithm": candidate.algorithm,
-        "eta": candidate.eta,
-        "local_steps": candidate.local_steps,
-        "p": 1 / candidate.local_steps,
-        "iterations": candidate.local_steps * candidate.rounds,
-        "rounds": candidate.rounds,
-        "clip_norm": candidate.clip_norm,
-        "gamma": candidate.gamma,
-        "sigma": sigma,
-        "client_sigma": guarantee.client_sigma(sigma),
-    }
-
-
-def describe_proposal(proposal: Proposal) -> dict[str, Any]:
-    return {
-        "eta": proposal.eta,
-        "p": proposal.p,
-        "local_steps": proposal.local_steps,
-        "iterations": proposal.iterations,
-        "rounds": proposal.rounds,
-        "bound": proposal.bound,
-    }
-
-
-def untrained_error(task: "Task") -> float | None:
-    if task.measure is None:
-        return None
-    start = float(task.measure(task.x0).error)
-    return start if task.constant_error is None else min(start, task.constant_error)
 
 
 def smallest(enough: Callable[[float], bool], start: float, whole: bool = False) -> float | None:

@@ -1,190 +1,132 @@
-"""Question and Plan: what a user asks a planner, and its answer, as frozen values that read and
-write JSON."""
+"""Plan: a planner's answer for one budget, a frozen value that reads and writes JSON.
+
+On disk it carries "format": 1. What version 0.1 wrote (format 0) is read too.
+"""
 
 import json
-import math
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
-from cyclopts import Group, Parameter
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from equipoise.errors import InvalidValue, require
-from equipoise.privacy.promise import Budget, Unit
-from equipoise.settings import Common, NoiseIn, Real, Settings
+from equipoise.planning.question import Question, Verdict
+from equipoise.privacy.promise import Promise, Unit
+from equipoise.result import PublicOnly
+from equipoise.settings import Real, Settings
 
-_question = Parameter(group=Group("What is planned", sort_key=0))
-_constants = Parameter(group=Group("Constants instead of a task", sort_key=3))
+__all__ = ["Changes", "NoiseLevel", "Option", "Plan", "Prediction", "Question", "Verdict"]
+
+FORMAT = 1
 
 
-class Question(Common):
-    """A budget, and a task (or the constants of a problem)."""
+class Prediction(BaseModel):
+    """What is expected of a model: means over trials on stand-ins, and their standard errors.
 
-    task: Annotated[str | None, _question] = Field(
-        None,
-        description="what will be learnt: breast-cancer, csv, digits, digits-mlp, libsvm, "
-        "quadratic, or a Python file",
-    )
-    epsilon: Annotated[
-        tuple[float, ...], _question, Parameter(consume_multiple=True, negative=())
-    ] = Field(description="the budget of the whole run; several give a table of the trade-off")
-    algorithm: Annotated[Literal["both", "dp-fedavg", "dp-scaffnew"], _question] = Field(
-        "both", description="which algorithm to plan for; both compares them"
-    )
-    iterations: Annotated[int | None, _question] = Field(
-        None,
-        description="fixes T, the local steps in total, and plans tau among its divisors (the "
-        "paper's question)",
-    )
-    clip_norm: Annotated[float | None, _question, Parameter(name="--clip")] = Field(
-        None, description="C, if it is given; planned otherwise"
-    )
-    gamma: Annotated[float | None, _question] = Field(
-        None, description="server step, if it is given; planned otherwise"
-    )
-    noise_in: Annotated[NoiseIn | None, _question] = Field(
-        None, description="unit record: plan for noise here only; all places are compared otherwise"
-    )
-    round_cost: Annotated[float, _question] = Field(
-        0.0,
-        description="unit record: price of a round in local steps; of plans that are as good, the "
-        "cheapest is taken",
-    )
-    h_update: Annotated[Literal["paper", "clipped"], _question] = Field(
-        "paper", description="as in train"
-    )
-    synthetic: Annotated[bool, _question, Parameter(negative=())] = Field(
-        False,
-        description="plan on made-up records, from public constants alone: no public "
-        "record is used",
-    )
-    records: Annotated[int | None, _question] = Field(
-        None, description="about how many records a client has, where that is private (default 100)"
-    )
+    excess_loss        f(x) - f(x*), the loss above the best possible, on the stand-ins
+    test_error         on the public test records, where the stand-ins are made of real records
+    clipped            the share of messages that the clip shortens
+    squared_distance   |x - x*|^2, where only constants are known
+    """
 
-    mu: Annotated[float | None, _constants] = Field(
-        None, description="strong convexity of every client's loss"
-    )
-    smoothness: Annotated[float | None, _constants] = Field(
-        None, description="L of every client's loss"
-    )
-    dimension: Annotated[int | None, _constants] = Field(
-        None, description="d, parameters of the model"
-    )
-    psi0: Annotated[float | None, _constants] = Field(
-        None, description="the paper's psi_0, stacked over clients"
-    )
-    r0: Annotated[float | None, _constants] = Field(
-        None, description="distance of the start from the optimum"
-    )
-    zeta: Annotated[float | None, _constants] = Field(
-        None, description="root mean square of the clients' gradients there"
-    )
-    v: Annotated[float | None, _constants] = Field(
-        None, description="Lemma 1's constant (default: the exact one)"
-    )
+    model_config = ConfigDict(frozen=True)
 
-    @model_validator(mode="after")
-    def _valid(self) -> Self:
-        for epsilon in self.epsilon:
-            Budget(epsilon, self.delta)
-            require(
-                epsilon < math.inf,
-                "epsilon=inf needs no plan: without noise, more rounds are better",
-            )
-        self.guarantee(self.clients or 2**31)
-        for name in ("clip_norm", "gamma", "l2", "v"):
-            value = getattr(self, name)
-            require(
-                value is None or 0 < value < math.inf,
-                f"{name.removesuffix('_norm')}={value} is not a positive number",
-            )
-        for name in ("iterations", "clients", "records"):
-            count = getattr(self, name)
-            require(count is None or count >= 1, f"{name}={count} is not >= 1")
-        require(
-            0 <= self.round_cost < math.inf, f"round_cost={self.round_cost} is not a price >= 0"
-        )
-        if self.unit == "record":
-            require(self.task is not None, "unit=record needs a task: no closed form plans for it")
-            require(
-                self.gamma is None, "gamma with unit=record: only gamma=1 is planned; leave it out"
-            )
-            require(
-                self.h_update == "paper",
-                "h_update=clipped with unit=record: no message is clipped; leave it out",
-            )
-            require(
-                self.trust == "local" or self.noise_in == "message",
-                "trust=secure-aggregation with unit=record saves noise only with "
-                "noise_in=message: give it, or trust=local",
-            )
-        else:
-            require(
-                not self.round_cost,
-                "round_cost with unit=client, where every round costs noise: leave it out",
-            )
-            require(
-                self.noise_in in (None, "message"),
-                f"noise_in={self.noise_in} with unit=client: leave it out",
-            )
-        require(self.public_records >= 0, f"public_records={self.public_records} is not >= 0")
-        given = [
-            name
-            for name in ("mu", "smoothness", "dimension", "psi0", "r0", "zeta")
-            if getattr(self, name) is not None
-        ]
-        if self.task is None:
-            missing = [
-                name
-                for name in ("mu", "smoothness", "dimension", "clients", "clip_norm")
-                if getattr(self, name) is None
-            ]
-            require(
-                not missing,
-                f"give a task, or the constants of a problem: "
-                f"{', '.join(missing).replace('_norm', '')} missing",
-            )
-        else:
-            require(
-                not given,
-                f"{', '.join(given)} with task={self.task}, which knows its constants: leave them "
-                f"out",
-            )
-        return self
+    excess_loss: Real | None = None
+    excess_loss_se: Real | None = None
+    test_error: Real | None = None
+    test_error_se: Real | None = None
+    clipped: Real | None = None
+    squared_distance: Real | None = None
 
-    def shared(self, clients: int | None) -> dict[str, Any]:
-        """What a plan passes on to training as it was said; the number of clients as it was
-        found.
-        """
-        return {name: getattr(self, name) for name in Common.model_fields} | {"clients": clients}
+
+class Option(BaseModel):
+    """One proposal: where it comes from, its settings (un-rounded if a formula made it), and what
+    it is expected to reach."""
+
+    model_config = ConfigDict(frozen=True)
+
+    origin: str
+    algorithm: str | None = None
+    options: dict[str, float | str] = {}
+    eta: Real
+    p: Real
+    local_steps: int | Real
+    iterations: int | Real
+    rounds: int | Real
+    clip: Real | None = None
+    gamma: Real | None = None
+    noise_in: str | None = None
+    sigma: Real | None = None
+    client_sigma: Real | None = None
+    bound: Real | None = None
+    distance: Real | None = None
+    v: Real | None = None
+    predicted: Prediction = Prediction()
+
+
+class NoiseLevel(BaseModel):
+    """The exact noise for one number of local steps, where nothing else can be said."""
+
+    model_config = ConfigDict(frozen=True)
+
+    local_steps: int
+    rounds: int
+    sigma: Real
+    client_sigma: Real
+
+
+class Changes(BaseModel):
+    """About the least epsilon, clients or records with which training would be worth while."""
+
+    model_config = ConfigDict(frozen=True)
+
+    epsilon: float | None = None
+    clients: int | None = None
+    records: int | None = None
 
 
 class Plan(BaseModel):
     """The answer for one budget. `train` reads `settings`; everything else says why."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
-    verdict: Literal["train", "do not train", "public data alone is as good"]
+    format: int = FORMAT
+    verdict: Verdict
     reason: str
-    unit: Unit
-    epsilon: float
-    delta: float
+    promise: Promise
     nu2: Real
-    plan: dict[str, Any] | None
-    predicted: dict[str, Any] | None
-    untrained: dict[str, Any]
-    public_only: dict[str, Any] | None
-    compared: dict[str, Any]
-    corollary1: dict[str, Any] | None
-    corrected: dict[str, Any] | None
-    displacement: dict[str, Any] | None
-    noise: list[dict[str, Any]] | None = None
-    changes: dict[str, Any] | None = None
+    chosen: Option | None
+    options: list[Option]
+    untrained: Prediction
+    public_only: PublicOnly | None = None
+    noise: list[NoiseLevel] | None = None
+    changes: Changes | None = None
     public: list[str]
     settings: Settings | None
     version: str
 
-    def to_train(self, anyway: bool) -> Settings:
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, document: Any) -> Any:
+        old = isinstance(document, dict) and "promise" not in document and "plan" in document
+        return _from_format_0(document) if old else document
+
+    @property
+    def epsilon(self) -> float:
+        return self.promise.epsilon
+
+    @property
+    def delta(self) -> float:
+        return self.promise.delta
+
+    @property
+    def unit(self) -> Unit:
+        return self.promise.unit
+
+    @property
+    def predicted(self) -> Prediction | None:
+        return self.chosen.predicted if self.chosen else None
+
+    def to_train(self, anyway: bool = False) -> Settings:
         """The settings that the plan asks to train with; a plan not to train is refused unless
         `anyway`."""
         require(
@@ -198,5 +140,54 @@ class Plan(BaseModel):
             )
         return self.settings
 
+    def __str__(self) -> str:
+        from equipoise.describe import plan_lines
+
+        return "\n".join(plan_lines(self))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from equipoise.describe import as_html, plan_lines
+
+        return as_html(plan_lines(self))
+
     def to_json(self) -> str:
         return json.dumps(self.model_dump(mode="json"), indent=2, allow_nan=False)
+
+
+def _from_format_0(document: dict[str, Any]) -> dict[str, Any]:
+    """What version 0.1 wrote: proposals as dicts under several names."""
+    settings = document.get("settings") or {}
+    names = ("unit", "neighbours", "trust", "colluding")
+    promise = {name: settings[name] for name in names if name in settings}
+    promise |= {name: document[name] for name in ("epsilon", "delta", "unit")}
+    untrained = document["untrained"]
+    compared = [_option(name, row) for name, row in document["compared"].items()]
+    formulas = {
+        "displacement law": document.get("displacement"),
+        "corrected bound": document.get("corrected"),
+        "Corollary 1 as printed": document.get("corollary1"),
+    }
+    chosen = document["plan"] and {**document["plan"], **(document["predicted"] or {})}
+    kept = ("verdict", "reason", "nu2", "public_only", "noise", "changes", "public", "settings")
+    return {
+        **{name: document.get(name) for name in (*kept, "version")},
+        "promise": promise,
+        "chosen": _option("plan", chosen) if chosen else None,
+        "options": compared + [_option(name, row) for name, row in formulas.items() if row],
+        "untrained": untrained,
+    }
+
+
+def _option(origin: str, row: dict[str, Any]) -> dict[str, Any]:
+    tau, rounds = row["local_steps"], row["rounds"]
+    return {
+        "origin": origin,
+        "eta": row.get("eta", 0.0),
+        "p": row.get("p", 1 / tau),
+        "iterations": row.get("iterations", tau * rounds),
+        "clip": row.get("clip_norm"),
+        "predicted": {name: row.get(name) for name in Prediction.model_fields},
+        **{name: row[name] for name in Option.model_fields if name in row},
+    }

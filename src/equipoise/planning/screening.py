@@ -6,84 +6,112 @@ exact; the noise is drawn as its average over clients.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.algorithms import algorithm_spec
+from equipoise.algorithms.algorithm import Options
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.surrogate import Surrogate
 from equipoise.seeds import stream
 
 
-def screen(
-    surrogate: Surrogate,
-    algorithm: str,
-    etas: list[float],
-    paces: list[tuple[int, list[int]]],
-    clips: list[float],
-    gammas: list[float],
-    noise_per_clip: float,
-    seeds: int,
-) -> list[Candidate]:
-    """Every combination of eta, (tau, numbers of rounds), clip and gamma, with its mean excess loss
-    over `seeds`.
+class Screen(NamedTuple):
+    """What is screened: every combination of eta, (tau, numbers of rounds), clip and gamma.
 
     `noise_per_clip` is the standard deviation per coordinate of the averaged noise of a run with
     one release and C = 1; it grows with C and with the square root of the number of releases.
     """
-    most = max(max(rounds) for _, rounds in paces)
+
+    algorithm: str
+    options: Options
+    etas: list[float]
+    paces: list[tuple[int, list[int]]]
+    clips: list[float]
+    gammas: list[float]
+    noise_per_clip: float
+    seeds: int
+
+
+class Setting(NamedTuple):
+    """What plans that share eta and tau differ in."""
+
+    rounds: int
+    clip: float
+    gamma: float
+
+
+def screen(surrogate: Surrogate, what: Screen) -> list[Candidate]:
+    """All combinations, each with its mean excess loss over the seeds."""
+    most = max(max(rounds) for _, rounds in what.paces)
     d = surrogate.x0.shape[-1]
-    normals = torch.tensor(
-        np.stack([stream(seed, "screening").standard_normal((most, d)) for seed in range(seeds)])
-    )
-    normals = normals.to(surrogate.x0.dtype)
-    found = []
-    for eta in etas:
-        for tau, rounds in paces:
-            plans = [
-                (K, C, gamma)
+    draws = [stream(seed, "screening").standard_normal((most, d)) for seed in range(what.seeds)]
+    normals = torch.tensor(np.stack(draws)).to(surrogate.x0.dtype)
+    candidates = []
+    for eta in what.etas:
+        for tau, rounds in what.paces:
+            settings = [
+                Setting(K, C, gamma)
                 for K in sorted(rounds, reverse=True)
-                for C in clips
-                for gamma in gammas
+                for C in what.clips
+                for gamma in what.gammas
             ]
-            excess = surrogate.excess(
-                _simulate(surrogate, algorithm, eta, tau, plans, noise_per_clip, normals)
-            )
-            means, errors = excess.mean(-1).tolist(), (excess.std(-1) / math.sqrt(seeds)).tolist()
-            for (K, C, gamma), mean, error in zip(plans, means, errors, strict=True):
-                found.append(
-                    Candidate(algorithm, eta, tau, K, C, gamma, excess=mean, standard_error=error)
+            excess = surrogate.excess(_simulate(surrogate, what, eta, tau, settings, normals))
+            means = excess.mean(-1).tolist()
+            errors = (excess.std(-1) / math.sqrt(what.seeds)).tolist()
+            for (K, C, gamma), mean, error in zip(settings, means, errors, strict=True):
+                candidates.append(
+                    Candidate(
+                        what.algorithm,
+                        eta,
+                        tau,
+                        K,
+                        C,
+                        gamma,
+                        options=what.options,
+                        excess=mean,
+                        standard_error=error,
+                    )
                 )
-    return found
+    return candidates
+
+
+def shortlist(candidates: list[Candidate], most: int = 24, alike: int = 3) -> list[Candidate]:
+    """The best of a screening, no more than `alike` with the same step size and local steps."""
+    kept: list[Candidate] = []
+    for candidate in sorted(candidates, key=lambda c: c.excess):
+        pace = candidate.eta, candidate.local_steps
+        if sum((c.eta, c.local_steps) == pace for c in kept) < alike:
+            kept.append(candidate)
+        if len(kept) == most:
+            break
+    return kept
 
 
 def _simulate(
     surrogate: Surrogate,
-    algorithm: str,
+    what: Screen,
     eta: float,
     tau: int,
-    plans: list[tuple[int, float, float]],
-    noise_per_clip: float,
+    settings: list[Setting],
     normals: Tensor,
 ) -> Tensor:
-    """The final models [plans, seeds, d] of plans (K, C, gamma); they come with K falling, and drop
-    out as they end."""
-    drift, pulls = _drift(surrogate, eta, tau)
+    """The final models [plans, seeds, d]; plans come with K falling, and drop out as they end."""
+    spec = algorithm_spec(what.algorithm)
+    drift, pulls = _drift(surrogate, eta, tau, spec.proximal(what.options))
     pull = pulls.transpose(0, 1).flatten(1)
     push = torch.einsum("nij,nj->ni", drift, surrogate.slopes)
-    (N, d), seeds = surrogate.slopes.shape, len(normals)
+    (N, d), seeds, plans = surrogate.slopes.shape, len(normals), len(settings)
     K, C, gamma = (
         torch.tensor(column, dtype=normals.dtype).reshape(-1, 1, 1)
-        for column in zip(*plans, strict=True)
+        for column in zip(*settings, strict=True)
     )
-    noise = noise_per_clip * C * K.sqrt()
-    y = (surrogate.x0 - surrogate.best).expand(len(plans), seeds, d)  # x - x*
-    h = (
-        torch.zeros(len(plans), seeds, N, d, dtype=normals.dtype)
-        if algorithm == "dp-scaffnew"
-        else None
-    )
+    noise = what.noise_per_clip * C * K.sqrt()
+    y = (surrogate.x0 - surrogate.best).expand(plans, seeds, d)  # x - x*
+    h = torch.zeros(plans, seeds, N, d, dtype=normals.dtype) if spec.variate else None
     ended: list[Tensor] = []
     for k in range(1, int(K.max()) + 1):
         update = -(y @ pull).reshape(*y.shape[:-1], N, d) - push
@@ -101,14 +129,15 @@ def _simulate(
     return surrogate.best + torch.cat(ended[::-1])
 
 
-def _drift(surrogate: Surrogate, eta: float, tau: int) -> tuple[Tensor, Tensor]:
-    """B_i = eta sum_{j < tau} (1 - eta A_i)^j of every client, and A_i B_i, both [clients, d, d].
+def _drift(surrogate: Surrogate, eta: float, tau: int, proximal: float) -> tuple[Tensor, Tensor]:
+    """B_i = eta sum_{j < tau} (1 - eta (A_i + proximal))^j of every client, and A_i B_i, both
+    [clients, d, d].
 
     tau local steps from x with control variate h make the progress -B_i (A_i (x - x*) + g_i - h),
     g_i the slope at x*.
     """
     curvatures, axes = surrogate.spectra  # A = Q diag(a) Q', a > 0
-    shrunk = 1 - (1 - eta * curvatures) ** tau  # of A B; a B = 1 - (1 - eta a)^tau
-    return (axes * (shrunk / curvatures).unsqueeze(-2)) @ axes.mT, (
-        axes * shrunk.unsqueeze(-2)
-    ) @ axes.mT
+    bent = curvatures + proximal
+    shrunk = 1 - (1 - eta * bent) ** tau  # of (A + proximal) B
+    drift = (axes * (shrunk / bent).unsqueeze(-2)) @ axes.mT
+    return drift, (axes * (shrunk * (curvatures / bent)).unsqueeze(-2)) @ axes.mT

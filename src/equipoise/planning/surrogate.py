@@ -1,7 +1,9 @@
 """Public stand-ins for the private clients, on which plans can be tried for nothing."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -11,10 +13,13 @@ from torch import Tensor
 from equipoise.errors import DataError
 from equipoise.seeds import stream
 from equipoise.tasks.linear import SHARE_WRONG, LinearClients, Link, linear_clients, linear_measure
-from equipoise.tasks.public import ConvexClients, minimiser
-from equipoise.tasks.task import Table
+from equipoise.tasks.public import minimiser
+from equipoise.tasks.task import Convex, Table, Task
 
 FEWEST_RECORDS = 8
+GUESSED_RECORDS = 100  # of a client whose size is private
+STAND_INS, THEIR_RECORDS = 40, 60  # at most: more cost time and change little
+LARGEST_MAPS = 2e7  # numbers in the clients' Hessians; fewer stand-ins are made beyond
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class Surrogate:
     slopes      the gradient of each client at x*, [clients, d]
     """
 
-    clients: ConvexClients
+    clients: Convex
     x0: Tensor
     best: Tensor
     hessians: Tensor
@@ -63,11 +68,64 @@ class Surrogate:
         return self.clients.loss(x) - self.clients.loss(self.best)
 
 
-def surrogate_of(clients: ConvexClients, x0: Tensor, L: float, mu: float) -> Surrogate:
+def surrogate_of(clients: Convex, x0: Tensor, L: float, mu: float) -> Surrogate:
     best = minimiser(clients, x0)
     halfway = x0 + 0.7 * (best - x0)
     slopes = clients.gradient(best.expand(len(clients.sizes), -1), 0)
     return Surrogate(clients, x0, best, clients.hessians(halfway), slopes, L, mu)
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """The surrogate, the records of a real client (known or guessed), what was taken as public, and
+    whether the stand-ins are made of real records, so that they can predict a test error."""
+
+    surrogate: Surrogate
+    records: int
+    sentences: list[str]
+    real: bool
+
+
+def stand_ins(task: Task, records: int | None, seed: int) -> StandIns:
+    """Stand-ins for the clients: from the pool, from made-up records, or by the task's own
+    generator."""
+    if task.L is None or task.mu is None:
+        raise DataError(f"task={task.name}: no smoothness is known, so no plan can be tried")
+    clients, sentences = len(task.clients.sizes), list(task.public)
+    number = max(2, min(clients, STAND_INS, int(LARGEST_MAPS / task.dimension**2)))
+    private, real = task.clients, True
+    if not isinstance(private, LinearClients):
+        drawn = cast(Generated, private).like_these(number, seed + 10**6)
+        sentences.append("stand-ins drawn by the task's public generator with another seed")
+        records = 1
+    else:
+        records = records or _records(task)
+        outputs, features = task.shapes["weight"]
+        pool = task.pool
+        if not isinstance(pool, Table):
+            norm = math.sqrt(max(0.0, (task.L - task.mu) / private.link.curvature - 1))
+            pool = synthetic_pool(200, features, outputs, private.link, norm, seed)
+            sentences.append(
+                "nothing else: the stand-ins have made-up records, which predict no test error; "
+                "expect plans 10 to 20 % worse"
+            )
+            real = False
+        few = min(records, THEIR_RECORDS)
+        drawn = bootstrap(pool, number, few, private.link, private.l2, seed)
+    surrogate = surrogate_of(drawn, task.x0, task.L, task.mu)
+    return StandIns(surrogate.single() if surrogate.large else surrogate, records, sentences, real)
+
+
+class Generated(Protocol):
+    """Clients that a public generator draws."""
+
+    def like_these(self, number: int, seed: int) -> Convex: ...
+
+
+def _records(task: Task) -> int:
+    """Of a client: the mean where sizes are public, else a guess."""
+    sizes = task.clients.sizes
+    return round(sum(sizes) / len(sizes)) if task.sizes_public else GUESSED_RECORDS
 
 
 def bootstrap(

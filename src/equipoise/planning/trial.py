@@ -12,17 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.algorithms import Algorithm, Gradient, dp_fedavg, dp_scaffnew, periodic
+from equipoise.algorithms import Gradient, Hyper, algorithm_spec
+from equipoise.algorithms.schedule import periodic
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.surrogate import Surrogate
-from equipoise.privacy.clip import GaussianMechanism, Mechanism
+from equipoise.privacy.mechanisms.mechanism import Releaser
 from equipoise.privacy.noise import NoiseSource
 from equipoise.seeds import stream
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class Trial:
     """A plan that was tried: the final models of all seeds [seeds, d], their excess losses, the
     share of clipped messages."""
 
@@ -40,10 +41,10 @@ class Rehearsal:
         return float(self.excess.std() / math.sqrt(len(self.excess)))
 
 
-class RehearsalNoise:
+class TrialNoise:
     """Normals of run `seeds[r]`, client i and round k that are the same for every plan."""
 
-    name = "rehearsal"
+    name = "trial"
 
     def __init__(self, seeds: range) -> None:
         self._seeds = seeds
@@ -52,9 +53,8 @@ class RehearsalNoise:
         return np.stack([_normals(seed, round, *shape[-2:]) for seed in self._seeds])
 
     def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return np.stack(
-            [stream(seed, "rehearsed sample", step).random(shape[-2:]) for seed in self._seeds]
-        )
+        rows = [stream(seed, "rehearsed sample", step).random(shape[-2:]) for seed in self._seeds]
+        return np.stack(rows)
 
 
 @lru_cache(maxsize=4096)
@@ -62,112 +62,58 @@ def _normals(seed: int, round: int, clients: int, d: int) -> NDArray[np.float64]
     return stream(seed, "rehearsal", round).standard_normal((clients, d))
 
 
-def algorithm_of(candidate: Candidate, h_update: str) -> Algorithm:
-    if candidate.algorithm == "dp-fedavg":
-        return dp_fedavg(candidate.eta)
-    return dp_scaffnew(candidate.eta, 1 / candidate.local_steps, h_update, candidate.clip_norm)
-
-
-def rehearse(
-    surrogate: Surrogate,
-    candidate: Candidate,
-    noise_per_clip: float,
-    seeds: range,
-    h_update: str = "paper",
-) -> Rehearsal:
-    """Run the plan on the surrogate once for every seed, all seeds in one computation.
-
-    The surrogate may have fewer clients than there are: its clients' noise is scaled so that the
-    average has the right size.
-    """
-    averaged = noise_per_clip * candidate.clip_norm * math.sqrt(candidate.rounds)
-    mechanism = GaussianMechanism(candidate.clip_norm, averaged * math.sqrt(surrogate.number))
-    return performed(
-        surrogate,
-        candidate,
-        surrogate.clients.gradient,
-        mechanism,
-        RehearsalNoise(seeds),
-        len(seeds),
-        h_update,
-    )
-
-
-def performed(
+def try_plan(
     surrogate: Surrogate,
     candidate: Candidate,
     gradient: Gradient,
-    mechanism: Mechanism,
+    releaser: Releaser,
     noise: NoiseSource,
     runs: int,
-    h_update: str,
-) -> Rehearsal:
-    """The real algorithm on the surrogate with these gradients and this mechanism, `runs` times in
-    one computation."""
-    fleet = SimulatedFleet(
-        surrogate.number, gradient, algorithm_of(candidate, h_update), mechanism, noise
-    )
+) -> Trial:
+    """The real algorithm on the surrogate with these gradients and this noise, `runs` times in one
+    computation."""
+    hyper = Hyper(candidate.eta, 1 / candidate.local_steps, candidate.clip, candidate.options)
+    algorithm = algorithm_spec(candidate.algorithm).make(hyper)
+    fleet = SimulatedFleet(surrogate.number, gradient, algorithm, releaser, noise)
     start = surrogate.x0.expand(runs, -1)
     x, clipped = start, 0.0
-    schedule = periodic(candidate.rounds * candidate.local_steps, candidate.local_steps)
-    for _, _, x in server_rounds(start, schedule, fleet, candidate.gamma):
+    schedule = periodic(candidate.iterations, candidate.local_steps)
+    for round in server_rounds(start, schedule, fleet, candidate.gamma):
         assert fleet.memory is not None
-        clipped += (
-            float((fleet.memory.update.norm(dim=-1) > candidate.clip_norm).double().mean())
-            / candidate.rounds
-        )
-    return Rehearsal(candidate, x.double(), surrogate.excess(x).double(), clipped)
+        x = round.x
+        beyond = fleet.memory.update.norm(dim=-1) > candidate.clip
+        clipped += float(beyond.double().mean()) / candidate.rounds
+    return Trial(candidate, x.double(), surrogate.excess(x).double(), clipped)
 
 
 Stages = tuple[tuple[int, int], ...]
-
-
-def stages_of(surrogate: Surrogate) -> Stages:
-    """(seeds, survivors) of each stage of a race."""
-    return ((2, 10), (8, 4), (32, 1)) if surrogate.large else ((8, 10), (32, 4), (128, 1))
+"""(seeds, survivors) of each stage of a race."""
 
 
 def race(
-    candidates: list[Candidate], tried_on: Callable[[Candidate, range], Rehearsal], stages: Stages
-) -> list[Rehearsal]:
-    """Successive halving: after `seeds` seeds the best `keep` go on. The last survivors, best
-    first, with all their seeds."""
-    tried: dict[int, list[Rehearsal]] = {i: [] for i in range(len(candidates))}
-    done = 0
+    candidates: list[Candidate], tried_on: Callable[[Candidate, range], Trial], stages: Stages
+) -> Trial:
+    """Successive halving: after `seeds` seeds the best `keep` go on. The winner, with all its
+    seeds."""
+    tried: dict[int, list[Trial]] = {i: [] for i in range(len(candidates))}
+    before = 0
     for seeds, keep in stages:
         for i, parts in tried.items():
-            parts.append(tried_on(candidates[i], range(done, seeds)))
-        done = seeds
-        order = sorted(
-            tried, key=lambda i: float(torch.cat([part.excess for part in tried[i]]).mean())
-        )
+            parts.append(tried_on(candidates[i], range(before, seeds)))
+        before = seeds
+        order = sorted(tried, key=lambda i: _mean(tried[i]))
         tried = {i: tried[i] for i in order[:keep]}
-    return [_joined(parts) for parts in tried.values()]
+    return _joined(next(iter(tried.values())))
 
 
-def _joined(parts: list[Rehearsal]) -> Rehearsal:
+def _mean(parts: list[Trial]) -> float:
+    return float(torch.cat([part.excess for part in parts]).mean())
+
+
+def _joined(parts: list[Trial]) -> Trial:
     sizes = [len(part.excess) for part in parts]
-    joined = Rehearsal(
-        parts[0].candidate,
-        torch.cat([part.x for part in parts]),
-        torch.cat([part.excess for part in parts]),
-        sum(part.clipped * n for part, n in zip(parts, sizes, strict=True)) / sum(sizes),
-    )
-    return replace(
-        joined,
-        candidate=replace(
-            joined.candidate, excess=joined.mean, standard_error=joined.standard_error
-        ),
-    )
-
-
-def shortlist(candidates: list[Candidate], most: int = 24, alike: int = 3) -> list[Candidate]:
-    """The best of a screening, no more than `alike` with the same step size and local steps."""
-    kept: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda c: c.excess):
-        same = sum((c.eta, c.local_steps) == (candidate.eta, candidate.local_steps) for c in kept)
-        if same < alike:
-            kept.append(candidate)
-        if len(kept) == most:
-            break
-    return kept
+    clipped = sum(part.clipped * n for part, n in zip(parts, sizes, strict=True)) / sum(sizes)
+    x = torch.cat([part.x for part in parts])
+    joined = Trial(parts[0].candidate, x, torch.cat([part.excess for part in parts]), clipped)
+    known = replace(joined.candidate, excess=joined.mean, standard_error=joined.standard_error)
+    return replace(joined, candidate=known)

@@ -1,47 +1,68 @@
 """Go or no-go, and what is predicted: from a plan that was tried on stand-ins."""
 
 import math
-from typing import Any, Literal
 
-from equipoise.planning.trial import Rehearsal
+from equipoise.planning.plan import Prediction, Verdict
+from equipoise.planning.problems import WORTH_WHILE
+from equipoise.planning.trial import Trial
+from equipoise.tasks.public import PublicOnly
 from equipoise.tasks.task import Task
-
-WORTH_WHILE = 0.9  # a plan must leave less than this share of the loss of not training
-Verdict = Literal["train", "do not train", "public data alone is as good"]
 
 
 def judge(
-    best: Rehearsal, untrained: float, alone: dict[str, Any] | None, task: Task
+    best: Trial,
+    predicted: Prediction,
+    untrained: Prediction,
+    alone: PublicOnly | None,
+    task: Task,
 ) -> tuple[Verdict, str]:
-    left = best.mean / untrained
-    error = best.standard_error / untrained
-    said = f"the best plan leaves {left:.0%} ± {error:.0%} of the excess loss of not training"
+    """The verdict, and why."""
+    start = untrained.excess_loss or math.nan
+    left, error = best.mean / start, best.standard_error / start
+    leaves = f"the best plan leaves {left:.0%} ± {error:.0%} of the excess loss of not training"
     if left + 2 * error >= WORTH_WHILE:
-        return "do not train", f"{said}: not clearly below {WORTH_WHILE:.0%}"
+        return "do not train", f"{leaves}: not clearly below {WORTH_WHILE:.0%}"
     if alone and task.measure:
         loss = float(task.measure(best.x).loss.mean())
-        if alone["test_loss"] <= loss:
+        if alone.test_loss <= loss:
             return (
                 "public data alone is as good",
-                f"{said}, but a model trained on the {alone['records']} public records alone has "
-                f"test loss "
-                f"{alone['test_loss']:.3g} against {loss:.3g}",
+                f"{leaves}, but a model trained on the {alone.records} public records alone has "
+                f"test "
+                f"loss {alone.test_loss:.3g} against {loss:.3g}",
             )
-    return "train", said
+    if _no_better(predicted, untrained):
+        return (
+            "do not train",
+            f"{leaves}, but its predicted test error {predicted.test_error:.3g} is not below the "
+            f"{untrained.test_error:.3g} of not training",
+        )
+    return "train", leaves
 
 
-def predict(tried: Rehearsal, task: Task) -> dict[str, Any]:
-    predicted: dict[str, Any] = {
-        "excess_loss": tried.mean,
-        "excess_loss_se": tried.standard_error,
-        "test_error": None,
-        "test_error_se": None,
-        "clipped": tried.clipped,
-    }
-    if task.measure:
-        error = task.measure(tried.x).error
-        predicted |= {
-            "test_error": float(error.mean()),
-            "test_error_se": float(error.std() / math.sqrt(len(error))),
-        }
-    return predicted
+def _no_better(predicted: Prediction, untrained: Prediction) -> bool:
+    error, start = predicted.test_error, untrained.test_error
+    return error is not None and start is not None and error >= start
+
+
+def predict(trial: Trial, task: Task, real_records: bool) -> Prediction:
+    """What the plan is expected to reach. Made-up labels predict nothing about real test
+    records.
+    """
+    error = task.measure(trial.x).error if task.measure and real_records else None
+    spread = None if error is None else float(error.std() / math.sqrt(len(error)))
+    return Prediction(
+        excess_loss=trial.mean,
+        excess_loss_se=trial.standard_error,
+        test_error=None if error is None else float(error.mean()),
+        test_error_se=spread,
+        clipped=trial.clipped,
+    )
+
+
+def untrained_error(task: Task) -> float | None:
+    """The error without training: of the initial model, or of the best constant answer."""
+    if task.measure is None:
+        return None
+    start = float(task.measure(task.x0).error)
+    return start if task.constant_error is None else min(start, task.constant_error)

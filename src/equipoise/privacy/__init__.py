@@ -1,32 +1,33 @@
-"""What may leak: budgets, guarantees, exact accounting, noise, the mechanism. No torch behind the
-names listed here."""
+"""What may leak: promises, exact accounting, noise, mechanisms. No torch behind the names here."""
 
 from typing import TYPE_CHECKING
 
 from equipoise._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from equipoise.privacy.gaussian import epsilon_spent, exact_v, gdp_mu, lemma1_sigma, noise_sigma
+    from equipoise.privacy.events import Account, Event, account
+    from equipoise.privacy.gaussian import epsilon_spent, gdp_mu, noise_sigma
     from equipoise.privacy.noise import SecretNoise, SimulatedNoise
-    from equipoise.privacy.promise import Budget, Guarantee
+    from equipoise.privacy.promise import Promise
 
 __all__ = [
-    "Budget",
-    "Guarantee",
+    "Account",
+    "Event",
+    "Promise",
     "SecretNoise",
     "SimulatedNoise",
+    "account",
     "epsilon_spent",
-    "exact_v",
     "gdp_mu",
-    "lemma1_sigma",
     "noise_sigma",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "gaussian": "epsilon_spent exact_v gdp_mu lemma1_sigma noise_sigma",
-        "promise": "Budget Guarantee",
+        "events": "Account Event account",
+        "gaussian": "epsilon_spent gdp_mu noise_sigma",
         "noise": "SecretNoise SimulatedNoise",
+        "promise": "Promise",
     },
 )

@@ -3,7 +3,6 @@ l. 9-10)."""
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,54 +15,51 @@ _SMALLEST, _EPS = torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).ep
 _ORDINARY = 1e15
 
 
-class Mechanism(Protocol):
-    """How a private update becomes a release."""
-
-    def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor: ...
-
-
 @dataclass(frozen=True)
-class GaussianMechanism:
-    """Release clip(update) + N(0, client_sigma^2 I), for the update of each client on the last
-    axis.
+class ClippedRelease:
+    """Release clip(update) + N(0, sigma^2 I), for the update of each client on the last axis.
 
-    Without noise (`client_sigma` = 0) and without bound (`clip_norm` = inf) it is the identity: not
-    private, the same code. Both may be tensors that broadcast against the update, e.g. [runs, 1,
-    1].
+    Without noise (`sigma` = 0) and without bound (`clip` = inf) it is the identity: not private,
+    the same code. Both may be tensors that broadcast against the update, e.g. [runs, 1, 1].
     """
 
-    clip_norm: float | Tensor
-    client_sigma: float | Tensor
+    clip: float | Tensor
+    sigma: float | Tensor
 
     def __post_init__(self) -> None:
-        noisy, unclipped = _double(self.client_sigma) > 0, _double(self.clip_norm).isinf()
+        noisy, unclipped = _double(self.sigma) > 0, _double(self.clip).isinf()
         require(
             not bool((noisy & unclipped).any()),
-            "clip_norm=inf with noise: unclipped updates have no sensitivity",
+            "clip=inf with noise: unclipped updates have no sensitivity",
         )
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
-        return _noised(
-            clip(zero_unless_finite(update), self.clip_norm), self.client_sigma, noise, round
-        )
+        return _noised(clip(zero_unless_finite(update), self.clip), self.sigma, noise, round)
 
 
 @dataclass(frozen=True)
-class StableMechanism:
-    """Release update + N(0, client_sigma^2 I): for updates of bounded sensitivity
-    (`privacy.stability`), which need no clip."""
+class NoisedRelease:
+    """Release update + N(0, sigma^2 I): for updates of bounded sensitivity, which need no clip."""
 
-    client_sigma: float | Tensor
+    sigma: float | Tensor
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
-        return _noised(zero_unless_finite(update), self.client_sigma, noise, round)
+        return _noised(zero_unless_finite(update), self.sigma, noise, round)
 
 
-def _noised(sent: Tensor, client_sigma: float | Tensor, noise: NoiseSource, round: int) -> Tensor:
-    if not _double(client_sigma).any():
+@dataclass(frozen=True)
+class AsItIs:
+    """Release the update itself: for updates that are made of noised gradients."""
+
+    def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
+        return zero_unless_finite(update)
+
+
+def _noised(sent: Tensor, sigma: float | Tensor, noise: NoiseSource, round: int) -> Tensor:
+    if not _double(sigma).any():
         return sent
     normals = torch.tensor(noise.normals(round, tuple(sent.shape)))
-    return sent + (client_sigma * normals).to(sent.dtype)
+    return sent + (sigma * normals).to(sent.dtype)
 
 
 def zero_unless_finite(update: Tensor) -> Tensor:
@@ -81,7 +77,7 @@ def is_finite(update: Tensor) -> Tensor:
     return quick if quick.all() else update.isfinite().all(-1, keepdim=True)
 
 
-def clip(update: Tensor, clip_norm: float | Tensor) -> Tensor:
+def clip(update: Tensor, C: float | Tensor) -> Tensor:
     """min(1, C / |update|) update, along the last axis; a zero update stays zero.
 
     The norm is taken in float64, and out of the ordinary range of the update scaled to largest
@@ -90,7 +86,7 @@ def clip(update: Tensor, clip_norm: float | Tensor) -> Tensor:
     precision is widened to float32.
     """
     wide = torch.promote_types(update.dtype, torch.float32)
-    threshold = clip_norm * (
+    threshold = C * (
         1 - torch.finfo(wide).eps * (8 + math.log2(update.shape[-1])) - _EPS * update.shape[-1]
     )
     length = torch.linalg.vector_norm(update, dim=-1, keepdim=True, dtype=torch.float64)

@@ -137,56 +137,6 @@ def epsilon_spent(sigma: float, releases: int, sensitivity: float, delta: float)
     return _outermost(enough, 0.0, is_safe) if enough < math.inf else math.inf
 
 
-def lemma1_sigma(
-    epsilon: float, delta: float, expected_releases: float, clip_norm: float, v: float
-) -> float:
-    """The paper's Lemma 1 as printed: sigma^2 = v C^2 pT ln(1/delta) / epsilon^2, with its unstated
-    constant v.
-
-    Calibrated to the *expected* number of rounds pT and to whatever v is given: reproduces figures,
-    guarantees nothing.
-    """
-    check_budget(epsilon, delta)
-    require(0 < v < math.inf, f"v={v} is not a positive number")
-    if epsilon == math.inf:
-        return 0.0
-    return math.sqrt(v * expected_releases * -math.log(delta)) * clip_norm / epsilon
-
-
-def exact_v(epsilon: float, delta: float, sensitivity_over_clip: float) -> float:
-    """The v that makes Lemma 1 exact for a fixed number of releases: (Delta/C)^2 epsilon^2 / (mu^2
-    ln(1/delta)).
-
-    Rounded up by 2^-40, more than what the formula of the lemma can lose to rounding.
-    """
-    return (
-        (sensitivity_over_clip * epsilon / gdp_mu(epsilon, delta)) ** 2
-        / -math.log(delta)
-        * (1 + 2.0**-40)
-    )
-
-
-def lemma1_v(reading: str, exact: float, dimension: int, batch: int, records: int) -> float:
-    """The constant v of Lemma 1 in one of the readings under which the paper's figures can be
-    reproduced.
-
-    `exact` is the v of `exact_v`, `records` what the smallest client holds. Only the reading
-    `exact` is private at its label.
-    """
-    readings = {
-        "exact": exact,
-        "proof": exact
-        / dimension,  # the proof's E|e|^2 <= sigma^2: sigma^2 as the variance of the whole vector
-        "sampling": (batch / records)
-        ** 2,  # q^2 of Abadi et al. (2016), whose Theorem 1 the lemma cites
-        "record-style": 4 * exact / records**2,  # sensitivity 2C/n of one record, Wei et al. (2020)
-    }
-    require(
-        reading in readings, f"v={reading!r} is neither a number nor one of {', '.join(readings)}"
-    )
-    return readings[reading]
-
-
 def _check_releases(releases: int, sensitivity: float) -> None:
     require(releases >= 0, f"releases={releases} is not a number of releases")
     require(sensitivity > 0, f"sensitivity={sensitivity} is not > 0")

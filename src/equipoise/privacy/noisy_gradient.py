@@ -19,11 +19,9 @@ class RecordClients(Protocol):
     @property
     def sizes(self) -> tuple[int, ...]: ...
 
-    def clipped_sum(
-        self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, draw: int
-    ) -> Tensor:
+    def clipped_sum(self, x: Tensor, chosen: Tensor | None, C: float | Tensor, draw: int) -> Tensor:
         """The sum over each client's chosen records of their gradients at its x [..., clients, d],
-        each clipped to `clip_norm`.
+        each clipped to `C`.
 
         `chosen` is a mask [..., clients, largest size] (None: all). A gradient that is not finite
         counts as zero. What is random in a model (dropout) depends on the secret number `draw`, and
@@ -45,14 +43,14 @@ class NoisyGradient:
 
     rates      the sampling rate of each client
     sigma      of the noise in the sum; one number, or one for each client [clients, 1]
-    clip_norm  C, of each record's gradient
+    C  C, of each record's gradient
 
     A record is in the sample by a secret coin of its own, so neither the sample nor its size is
     known to anybody.
     """
 
     clients: RecordClients
-    clip_norm: float | Tensor
+    C: float | Tensor
     sigma: float | Tensor
     rates: tuple[float, ...]
     noise: NoiseSource
@@ -68,7 +66,7 @@ class NoisyGradient:
     def __call__(self, x: Tensor, t: int) -> Tensor:
         """The private gradient of every client at its x [..., clients, d], at local step t."""
         draw = int(2**52 * self.noise.uniforms(_DRAWS + t, (1, 1)).flat[0])
-        total = self.clients.clipped_sum(x, self._sample(x, t), self.clip_norm, draw).double()
+        total = self.clients.clipped_sum(x, self._sample(x, t), self.C, draw).double()
         if torch.as_tensor(self.sigma).any():
             total = total + self.sigma * torch.tensor(self.noise.normals(t + 1, tuple(total.shape)))
         expected = [size * rate for size, rate in zip(self.clients.sizes, self.rates, strict=True)]

@@ -1,4 +1,4 @@
-"""What is promised: how much may leak (Budget), about whom, and seen by whom (Guarantee)."""
+"""What is promised: how much may leak, about whom, and seen by whom."""
 
 import math
 from dataclasses import dataclass
@@ -10,6 +10,12 @@ Unit = Literal["client", "record"]
 Neighbours = Literal["replace-one", "zero-out", "add-remove"]
 Trust = Literal["local", "secure-aggregation"]
 KNOWN = {"neighbours": get_args(Neighbours), "trust": get_args(Trust), "unit": get_args(Unit)}
+OVER_CLIP: dict[Neighbours, float] = {"replace-one": 2.0, "zero-out": 1.0, "add-remove": 1.0}
+"""The largest change of one clipped vector, in clips, when one unit changes (L2 norm)."""
+NEIGHBOURS_OF: dict[Unit, tuple[Neighbours, Neighbours]] = {
+    "client": ("replace-one", "zero-out"),
+    "record": ("replace-one", "add-remove"),
+}
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -21,28 +27,17 @@ def check_budget(epsilon: float, delta: float) -> None:
     )
     require(
         0 < delta < 1,
-        f"delta={delta} is not in (0, 1): it is a probability of failure, far below 1 / number of "
-        f"clients",
+        f"delta={delta} is not in (0, 1): choose it far below 1 / number of protected units",
     )
 
 
 @dataclass(frozen=True)
-class Budget:
-    """(epsilon, delta) of a whole run. epsilon = inf means not private."""
+class Promise:
+    """(epsilon, delta) of a whole run, whose difference it hides, and from whom.
 
-    epsilon: float
-    delta: float
-
-    def __post_init__(self) -> None:
-        check_budget(self.epsilon, self.delta)
-
-
-@dataclass(frozen=True)
-class Guarantee:
-    """Whose difference is hidden, and from whom.
-
-    unit         `client`: everything one client holds; `record`: one record (a patient) of one
-    client.
+    epsilon, delta   for every set S of outcomes and all neighbouring data, P(S) <= e^epsilon P'(S)
+                     + delta. epsilon = inf means not private.
+    unit         `client`: everything one client holds; `record`: one record of one client.
     neighbours   `replace-one`: a unit's data against any other data in its place (sensitivity 2C);
                  `zero-out`: a client's data against a client whose update is zero, noised like any
                  other (sensitivity C); `add-remove`: a client with a record and without it
@@ -51,58 +46,75 @@ class Guarantee:
     trust        `local`: the adversary sees every message, so each client adds the whole noise (the
                  paper's model); `secure-aggregation`: it sees only the sum of a round, so the
                  clients share the noise.
-    clients      N.
-    colluding    c, of the N, who tell the adversary their own noise (secure aggregation only; 1 by
+    colluding    c clients who tell the adversary their own noise (secure aggregation only; 1 by
                  default, since a fellow client can always subtract its own).
     """
 
-    neighbours: Neighbours
-    trust: Trust
-    clients: int
-    colluding: int | None = None
+    epsilon: float
+    delta: float
     unit: Unit = "client"
+    neighbours: Neighbours = "replace-one"
+    trust: Trust = "local"
+    colluding: int | None = None
 
     def __post_init__(self) -> None:
+        check_budget(self.epsilon, self.delta)
         for name, known in KNOWN.items():
             value = getattr(self, name)
             require(value in known, f"{name}={value!r} is not one of {', '.join(known)}")
-        other = {"client": "add-remove", "record": "zero-out"}[self.unit]
+        fitting = NEIGHBOURS_OF[self.unit]
         require(
-            self.neighbours != other,
-            f"neighbours={other} has no meaning for unit={self.unit}: choose replace-one, or "
-            + {"client": "zero-out", "record": "add-remove"}[self.unit],
+            self.neighbours in fitting,
+            f"neighbours={self.neighbours} has no meaning for unit={self.unit}: choose "
+            + ", or ".join(fitting),
         )
-        require(self.clients >= 1, f"clients={self.clients} is not a number of clients")
         if self.trust == "local":
             require(
                 self.colluding is None,
                 f"colluding={self.colluding} has no meaning under trust=local, where each client "
-                f"adds the whole noise: "
-                "leave it out, or choose trust=secure-aggregation",
+                f"adds "
+                "the whole noise: leave it out, or choose trust=secure-aggregation",
             )
-        else:
-            colluding = 1 if self.colluding is None else self.colluding
-            require(colluding >= 0, f"colluding={colluding} is not a number of clients")
-            require(
-                self.clients - colluding >= 1,
-                f"clients={self.clients} less colluding={colluding} leaves nobody whose noise "
-                f"protects: "
-                "add clients, lower colluding, or choose trust=local",
-            )
-            object.__setattr__(self, "colluding", colluding)
+            return
+        colluding = 1 if self.colluding is None else self.colluding
+        require(colluding >= 0, f"colluding={colluding} is not a number of clients")
+        object.__setattr__(self, "colluding", colluding)
 
-    def sensitivity(self, clip_norm: float) -> float:
+    def check_clients(self, clients: int) -> None:
+        """Refuse a number of clients with which nobody's noise protects."""
+        require(clients >= 1, f"clients={clients} is not a number of clients")
+        require(
+            clients - (self.colluding or 0) >= 1,
+            f"clients={clients} less colluding={self.colluding} leaves nobody whose noise "
+            f"protects: "
+            "add clients, lower colluding, or choose trust=local",
+        )
+
+    @property
+    def over_clip(self) -> float:
+        """Sensitivity of one clipped vector over the clip: 2 or 1."""
+        return OVER_CLIP[self.neighbours]
+
+    def sensitivity(self, clip: float) -> float:
         """The largest change of what the adversary sees when one unit changes: 2C or C (L2
         norm).
         """
-        return {"replace-one": 2.0, "zero-out": 1.0, "add-remove": 1.0}[self.neighbours] * clip_norm
+        return self.over_clip * clip
 
-    def client_sigma(self, sigma: float) -> float:
+    def averaging(self, clients: int) -> int:
+        """N_eff, by which averaging divides the variance of sigma: N, or N (N - c) if sums are
+        seen."""
+        return clients if self.trust == "local" else clients * (clients - (self.colluding or 0))
+
+    def client_sigma(self, sigma: float, clients: int) -> float:
         """What one client adds so that the adversary sees `sigma`: all of it, or sigma / sqrt(N -
-        c), rounded up."""
+        c).
+
+        Rounded up.
+        """
         if self.trust == "local":
             return sigma
-        honest = self.clients - (self.colluding or 0)
+        honest = clients - (self.colluding or 0)
         share = sigma / math.sqrt(honest)
         while share * math.sqrt(honest) < sigma:
             share = math.nextafter(share, math.inf)

@@ -1,7 +1,7 @@
 """Noise for gradients of a secret Poisson sample, by privacy loss distributions.
 
 Every local step releases the sum of the sampled records' clipped gradients, plus N(0, sigma^2).
-Without sampling (rate 1) the exact calculus of `accounting` holds. With sampling the loss of one
+Without sampling (rate 1) the exact calculus of `gaussian` holds. With sampling the loss of one
 step has no closed form; Google's dp-accounting composes its distribution numerically, on a grid
 rounded to the pessimistic side (Doroshenko et al., "Connect the dots", 2022).
 
@@ -14,13 +14,12 @@ from functools import lru_cache
 
 from equipoise.errors import InvalidValue, require
 from equipoise.privacy.gaussian import epsilon_spent, noise_sigma
-from equipoise.privacy.promise import Neighbours, check_budget
+from equipoise.privacy.promise import OVER_CLIP, Neighbours, check_budget
 
 _COARSE, _FINE = 2e-3, 2e-4  # grids of the privacy loss: to search on, and to tell
-# below it sampling is not counted: losses grow beyond what a grid can hold, and nobody asks for
-# such an epsilon
+# Below it sampling is not counted: losses grow beyond what a grid can hold.
 _LEAST_NOISE = 0.1
-_OVER_CLIP = {"replace-one": 2.0, "add-remove": 1.0}
+_KNOWN = ("replace-one", "add-remove")
 
 
 def sampled_epsilon(
@@ -33,7 +32,7 @@ def sampled_epsilon(
     most.
     """
     _check(steps, rate, neighbours)
-    whole = epsilon_spent(noise, steps, _OVER_CLIP[neighbours], delta)
+    whole = epsilon_spent(noise, steps, OVER_CLIP[neighbours], delta)
     if rate == 1 or noise < _LEAST_NOISE or whole == 0:
         return whole
     return min(whole, _composed(noise, steps, rate, delta, neighbours, _FINE))
@@ -47,7 +46,7 @@ def sampled_noise(
     never above epsilon."""
     check_budget(epsilon, delta)
     _check(steps, rate, neighbours)
-    safe = noise_sigma(epsilon, delta, steps, _OVER_CLIP[neighbours])  # enough without sampling
+    safe = noise_sigma(epsilon, delta, steps, OVER_CLIP[neighbours])  # enough without sampling
     if rate == 1 or safe <= _LEAST_NOISE:
         return safe
 
@@ -78,17 +77,12 @@ def _least(excess: Callable[[float], float], safe: float, apart: float) -> float
         below = excess(unsafe)
         apart *= apart  # from 1.01 to a factor of 2 in seven leaps
     while safe > unsafe * (1 + 1e-4):
-        share = (
-            above / (above - below) if below < math.inf else 0.5
-        )  # of the way from safe to unsafe, in logarithms
+        # Of the way from safe to unsafe, in logarithms.
+        share = above / (above - below) if below < math.inf else 0.5
         middle = safe * (unsafe / safe) ** min(max(share, 0.05), 0.95)
         value = excess(middle)
         if value <= 0:
-            safe, above, below = (
-                middle,
-                value,
-                below / 2,
-            )  # halved, so that both ends move (Illinois)
+            safe, above, below = middle, value, below / 2  # halved: both ends move (Illinois)
         else:
             unsafe, below, above = middle, value, above / 2
     return safe
@@ -126,6 +120,4 @@ def _composed(
 def _check(steps: int, rate: float, neighbours: Neighbours) -> None:
     require(steps >= 0, f"steps={steps} is not a number of steps")
     require(0 < rate <= 1, f"sampling_rate={rate} is not in (0, 1]")
-    require(
-        neighbours in _OVER_CLIP, f"neighbours={neighbours!r} is not one of {', '.join(_OVER_CLIP)}"
-    )
+    require(neighbours in _KNOWN, f"neighbours={neighbours!r} is not one of {', '.join(_KNOWN)}")

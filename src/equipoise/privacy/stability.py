@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from equipoise.errors import require
-from equipoise.privacy.promise import Neighbours
+from equipoise.privacy.promise import OVER_CLIP, Neighbours
 
 _ROUNDING = 1 + 1e-6  # more than what rounding adds to the distance of two runs
 
@@ -35,13 +35,18 @@ class Stability:
         require(
             0 < self.eta <= most * (1 + 1e-12),
             f"eta={self.eta:g} is more than 2/(L + mu) = {most:g}: beyond it local steps do not "
-            f"contract, and the bound on "
-            "one record's influence does not hold; lower eta",
+            "contract, and the bound on one record's influence does not hold; lower eta",
         )
         require(self.gradient_bound < math.inf, "one record's gradient has no bound: give a clip")
         require(
             self.records >= 1, f"records={self.records}: a client without records cannot take part"
         )
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """What the bound follows from, besides the number of records."""
+        names = ("eta", "local_steps", "L", "mu", "gradient_bound")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def contraction(self) -> float:
@@ -50,15 +55,8 @@ class Stability:
 
     @property
     def step_difference(self) -> float:
-        """What one record changes in one step: 2 eta G / m, or eta G / m if it is added or
-        removed.
-        """
-        return (
-            {"replace-one": 2.0, "add-remove": 1.0}[self.neighbours]
-            * self.eta
-            * self.gradient_bound
-            / self.records
-        )
+        """What one record changes in one step: 2 eta G / m, or eta G / m if added or removed."""
+        return OVER_CLIP[self.neighbours] * self.eta * self.gradient_bound / self.records
 
     @property
     def sensitivity(self) -> float:

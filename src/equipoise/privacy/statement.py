@@ -19,19 +19,9 @@ NEIGHBOURS = {
 REACH = {
     "client": "It protects a whole client, such as a hospital; it is no separate statement about "
     "one person among its records.",
-    "record": "It protects one record, such as a patient's row. Someone with several records is "
+    "record": "It protects one record, a row of a table. Someone with several records is "
     "protected less, and what a "
     "client's records have in common is not hidden at all.",
-}
-RELEASED = {
-    "client": "a model update a round, clipped, plus Gaussian noise",
-    "gradient": "the sum of the clipped gradients of a secret sample of its records, plus "
-    "Gaussian noise, at every local step",
-    "message": "a model update a round, plus Gaussian noise; the stability of its gradient steps "
-    "bounds the sensitivity",
-    "hidden-gradient": "a model update a round, made of gradient steps with Gaussian noise in "
-    "each sum of gradients; "
-    "sensitivity and sigma are for one round and include the hidden-state bound",
 }
 TRUST = {
     "local": "every message of every client, and so every model that follows from them",
@@ -44,53 +34,16 @@ TRUST = {
 def statement(result: Result, model_sha256: str | None = None) -> str:
     """Markdown; the numbers in its tables are written so that they read back exactly."""
     title, promised = "# Privacy guarantee of a training run", "## What is guaranteed"
-    if result.simulation:
-        title, promised = (
-            "# NOT a privacy guarantee",
-            "## What would be guaranteed, were the noise secret and nothing else shown",
-        )
+    if result.run.simulation:
+        title = "# NOT a privacy guarantee"
+        promised = "## What would be guaranteed, were the noise secret and nothing else shown"
     sections = [
         title,
         _verdict(result),
         promised,
-        _table(
-            {
-                f"epsilon, {result.account}": _number(result.epsilon_spent),
-                "epsilon, nominal": _number(result.epsilon),
-                "delta": _number(result.delta),
-                "unit": f"{result.unit}: {UNIT[result.unit]}",
-                "neighbours": f"{result.neighbours}: "
-                + NEIGHBOURS[result.neighbours].format(unit=result.unit),
-                "trust": result.trust,
-                "the adversary sees": TRUST[result.trust],
-                "colluding clients": "any number"
-                if result.colluding is None
-                else str(result.colluding),
-                "clients": str(result.clients),
-                "where it ran": "one process that read the records of all clients: nothing is "
-                "hidden from its operator",
-            }
-        ),
+        _table(_promised(result)),
         "## What was released",
-        _table(
-            {
-                "releases": str(result.releases),
-                "what": f"of each client, {result.dimension} numbers at a time: "
-                + (
-                    "nothing noised"
-                    if result.sigma == 0
-                    else RELEASED[result.noise_in if result.unit == "record" else "client"]
-                ),
-                "clip norm C": _number(result.clip_norm),
-                "sensitivity": _number(result.sensitivity),
-                "sigma": _number(result.sigma),
-                "sigma is": f"per coordinate, of {_noised(result)}",
-                "sigma of one client": _number(result.client_sigma),
-                "schedule": f"{result.schedule}, drawn before training from public values only",
-                "noise source": result.noise_source,
-                "noise rule": result.noise_rule + ("" if result.v is None else f", v = {result.v}"),
-            }
-        ),
+        _table(_released(result)),
         _per_client(result),
         _conditions(result),
         "## How to check it",
@@ -102,83 +55,106 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
+def _promised(result: Result) -> dict[str, str]:
+    run, account = result.run, result.account
+    how = "exact" if account.exact else "upper bound"
+    return {
+        f"epsilon, {how}": _number(account.epsilon),
+        "epsilon, nominal": _number(run.epsilon),
+        "delta": _number(run.delta),
+        "mu of Gaussian DP": "not defined (sampled)" if account.mu is None else _number(account.mu),
+        "unit": f"{run.unit}: {UNIT[run.unit]}",
+        "neighbours": f"{run.neighbours}: " + NEIGHBOURS[run.neighbours].format(unit=run.unit),
+        "trust": run.trust,
+        "the adversary sees": TRUST[run.trust],
+        "colluding clients": "any number" if run.colluding is None else str(run.colluding),
+        "clients": str(run.clients),
+        "where it ran": "one process that read the records of all clients: nothing is hidden from "
+        "its operator",
+    }
+
+
+def _released(result: Result) -> dict[str, str]:
+    run, account = result.run, result.account
+    what = "nothing noised" if account.sigma == 0 else run.mechanism.words.released
+    if account.sampled:
+        what += "; the records of a step are a secret Poisson sample"
+    rule = run.noise_rule if run.v is None else f"{run.noise_rule}, v = {run.v}"
+    return {
+        "releases": str(account.releases),
+        "what": f"of each client, {result.dimension} numbers at a time: {what}",
+        "clip C": _number(run.clip),
+        "sensitivity": _number(account.sensitivity),
+        "sigma": _number(account.sigma),
+        "sigma is": f"per coordinate, of {_noised(result)}",
+        "sigma of one client": _number(result.client_sigma),
+        "schedule": f"{run.schedule}, drawn before training from public values only",
+        "noise source": result.noise_source,
+        "noise rule": rule,
+    }
+
+
 def _noised(result: Result) -> str:
-    if result.trust == "secure-aggregation":
+    if result.run.trust == "secure-aggregation":
         return "the sum of a round, after the colluders subtract their own"
-    return (
-        "each local sum of gradients"
-        if _where(result) in ("gradient", "hidden-gradient")
-        else "one message"
-    )
+    return result.run.mechanism.words.noised
 
 
 def _conditions(result: Result) -> str:
     """What the sensitivity follows from, where stability bounds it."""
-    if not result.stability:
+    constants = result.account.follows_from
+    if not constants:
         return ""
-    constants = ", ".join(f"{name} = {_number(value)}" for name, value in result.stability.items())
+    listed = ", ".join(f"{name} = {_number(value)}" for name, value in constants.items())
     return (
-        f"The sensitivity follows from the stability of gradient steps, with {constants}. It "
-        f"holds for full local gradients of "
-        "a loss that is mu-strongly convex and L-smooth, single gradients of norm at most "
-        "gradient_bound, and "
-        "eta <= 2/(L + mu)."
+        f"The sensitivity follows from the stability of gradient steps, with {listed}. It holds "
+        f"for "
+        "full local gradients of a loss that is mu-strongly convex and L-smooth, single gradients "
+        "of "
+        "norm at most gradient_bound, and eta <= 2/(L + mu)."
     )
-
-
-def _where(result: Result) -> str:
-    return result.noise_in if result.unit == "record" else "client"
 
 
 def _per_client(result: Result) -> str:
     """What each client adds and spends, where that is told."""
-    if not result.per_client:
+    if not result.sizes:
         return ""
-    rows = [
-        f"| {c.client} | {c.records} | {_number(c.sampling_rate)} | {_number(c.sensitivity)} | "
-        f"{_number(c.sigma)} "
-        f"| {_number(c.epsilon_spent)} |"
-        for c in result.per_client
-    ]
+    account = result.account
+    rows = []
+    for i, (size, event, epsilon) in enumerate(
+        zip(result.sizes, account.events, account.epsilons, strict=True)
+    ):
+        numbers = (event.rate, event.sensitivity, event.sigma, epsilon)
+        rows.append(f"| {i} | {size} | {' | '.join(map(_number, numbers))} |")
     heading = "| client | records | sampling rate | sensitivity | sigma | epsilon |"
-    return "\n".join(
-        [
-            "The run's epsilon is the largest of its clients':",
-            "",
-            heading,
-            "|---|---|---|---|---|---|",
-            *rows,
-        ]
-    )
+    introduction = "The run's epsilon is the largest of its clients':"
+    return "\n".join([introduction, "", heading, "|---|---|---|---|---|---|", *rows])
 
 
 def _accountant(result: Result) -> str:
-    if result.sampled:
-        relation = {"replace-one": "REPLACE_ONE", "add-remove": "ADD_OR_REMOVE_ONE"}[
-            result.neighbours
-        ]
+    if result.account.sampled:
+        relation = {"replace-one": "REPLACE_ONE", "add-remove": "ADD_OR_REMOVE_ONE"}
         return (
             "Accountant: privacy loss distributions of Google's dp-accounting, rounded to the "
-            "pessimistic side. With `noise` = "
-            "sigma / C (for replace-one too: the accountant doubles the sensitivity itself), for "
-            "each client:\n\n"
+            "pessimistic side. With `noise` = sigma / C (for replace-one too: the accountant "
+            "doubles "
+            "the sensitivity itself), for each client:\n\n"
             "```python\n"
-            "from dp_accounting import GaussianDpEvent, NeighboringRelation, "
-            "PoissonSampledDpEvent, SelfComposedDpEvent\n"
+            "from dp_accounting import GaussianDpEvent, NeighboringRelation\n"
+            "from dp_accounting import PoissonSampledDpEvent, SelfComposedDpEvent\n"
             "from dp_accounting.pld import PLDAccountant\n\n"
-            f"accountant = PLDAccountant(NeighboringRelation.{relation})\n"
-            "accountant.compose(SelfComposedDpEvent(PoissonSampledDpEvent(rate, "
-            "GaussianDpEvent(noise)), releases))\n"
+            f"accountant = PLDAccountant(NeighboringRelation.{relation[result.run.neighbours]})\n"
+            "sampled = PoissonSampledDpEvent(rate, GaussianDpEvent(noise))\n"
+            "accountant.compose(SelfComposedDpEvent(sampled, releases))\n"
             "epsilon = accountant.get_epsilon(delta)\n"
             "```"
         )
     return (
-        "Accountant: exact Gaussian differential privacy. With mu = sensitivity * sqrt(releases) "
-        "/ sigma, epsilon is the "
-        "smallest number with Phi(mu/2 - epsilon/mu) - exp(epsilon) * Phi(-mu/2 - epsilon/mu) <= "
-        "delta, Phi the standard "
-        "normal distribution function (Dong, Roth and Su 2022; Balle and Wang 2018). Its tail "
-        "needs care: use erfc, or "
+        "Accountant: exact Gaussian differential privacy. With mu = sensitivity * sqrt(releases) / "
+        "sigma, epsilon is the smallest number with Phi(mu/2 - epsilon/mu) - exp(epsilon) * "
+        "Phi(-mu/2 - epsilon/mu) <= delta, Phi the standard normal distribution function (Dong, "
+        "Roth "
+        "and Su 2022; Balle and Wang 2018). Its tail needs care: use erfc, or "
         "`equipoise.privacy.epsilon_spent(sigma, releases, sensitivity, delta)`."
     )
 
@@ -186,58 +162,63 @@ def _accountant(result: Result) -> str:
 def _verdict(result: Result) -> str:
     notices = [f"**{notice}**" for notice in result.notices]
     if result.private:
+        unit, epsilon, delta = result.run.unit, result.account.epsilon, result.run.delta
         notices.append(
-            f"The whole run is ({result.epsilon_spent:.6g}, {result.delta:g})-differentially "
-            f"private for one {result.unit}, "
-            f"under the definitions below: but for a probability of {result.delta:g}, nothing "
-            f"that the adversary sees is more "
-            f"than e^{result.epsilon_spent:.3g} = {math.exp(min(result.epsilon_spent, 700)):.3g} "
-            f"times as likely with the data "
-            f"of one {result.unit} as with the other data. {REACH[result.unit]}"
+            f"The whole run is ({epsilon:.6g}, {delta:g})-differentially private for one {unit}, "
+            f"under "
+            f"the definitions below: for every set S of outcomes that the adversary may see, and "
+            f"for "
+            f"the data at hand and any neighbouring data in either order, P(S) <= e^epsilon * "
+            f"P'(S) + "
+            f"delta, with e^epsilon = {math.exp(min(epsilon, 700)):.3g} and delta = {delta:g}. "
+            f"{REACH[unit]}"
         )
     return "\n\n".join(notices)
 
 
 def _origin(result: Result, model_sha256: str | None) -> str:
     parts = [
-        f"Equipoise {result.version}, algorithm {result.algorithm}, {result.iterations} local "
-        f"steps in {result.rounds} rounds.",
-        f"The model vouched for is the file with SHA-256 `{model_sha256}`." if model_sha256 else "",
-        f"Command that was run (to run it again spends another budget): `{result.repeat}`"
-        if result.repeat
-        else "",
+        f"Equipoise {result.version}, algorithm {result.run.algorithm}, {result.run.iterations} "
+        f"local "
+        f"steps in {result.rounds} rounds."
     ]
-    return "\n\n".join(part for part in parts if part)
+    if model_sha256:
+        parts.append(f"The model vouched for is the file with SHA-256 `{model_sha256}`.")
+    if result.repeat:
+        parts.append(
+            f"Command that was run (to run it again spends another budget): `{result.repeat}`"
+        )
+    return "\n\n".join(parts)
+
+
+ONCE = {
+    "client": "That the clients are different organisations: one that takes part twice is "
+    "protected "
+    "less.",
+    "record": "That a record is in the data once, and at one client: one that is there twice is "
+    "protected less.",
+}
 
 
 def _not_covered(result: Result) -> list[str]:
-    return [
+    items = [
         "Test errors and curves: they were computed on records declared public.",
         *(f"Taken as public: {sentence}." for sentence in result.public),
-        {
-            "client": "That the clients are different organisations: one that takes part twice is "
-            "protected less.",
-            "record": "That a record is in the data once, and at one client: one that is there "
-            "twice is protected less.",
-        }[result.unit],
+        ONCE[result.run.unit],
         "Other runs on the same data, such as trials with other settings: each spends its own "
-        "budget, and together they spend "
-        "more than any of them.",
+        "budget, "
+        "and together they spend more than any of them.",
         "Anything a client publishes by other ways, and what its own log says to itself.",
         "How long a client takes for a round.",
-        "Gaps between floating-point numbers, through which the lowest bits of a release might "
-        "tell more.",
-        *(
-            ["The diagnostics, which show private values without noise."]
-            if result.diagnostics
-            else []
-        ),
-        *(
-            ["A breach of the secure aggregation, or more colluding clients than stated."]
-            if result.trust == "secure-aggregation"
-            else []
-        ),
+        "Gaps between floating-point numbers: the lowest bits of a release can tell more than "
+        "epsilon "
+        "allows.",
     ]
+    if result.run.diagnostics:
+        items.append("The diagnostics, which show private values without noise.")
+    if result.run.trust == "secure-aggregation":
+        items.append("A breach of the secure aggregation, or more colluding clients than stated.")
+    return items
 
 
 def _number(value: float) -> str:
@@ -245,9 +226,8 @@ def _number(value: float) -> str:
 
 
 def _table(rows: dict[str, str]) -> str:
-    return "\n".join(
-        ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())]
-    )
+    lines = [f"| {name} | {value} |" for name, value in rows.items()]
+    return "\n".join(["| | |", "|---|---|", *lines])
 
 
 def _list(items: list[str]) -> str:

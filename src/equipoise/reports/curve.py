@@ -42,11 +42,12 @@ def draw_curve(result: Result, path: Path) -> None:
     bottom.xaxis.get_major_locator().set_params(integer=True)
     spent = (
         "not private"
-        if result.simulation
-        else f"ε = {result.epsilon_spent:.4g}, δ = {result.delta:g}, one {result.unit}"
+        if result.run.simulation
+        else f"ε = {result.account.epsilon:.4g}, δ = {result.run.delta:g}, one {result.run.unit}"
     )
     figure.suptitle(
-        f"{Path(result.task).name}, {result.algorithm}, {result.clients} clients: {spent}",
+        f"{Path(result.run.task).name}, {result.run.algorithm}, {result.run.clients} clients: "
+        f"{spent}",
         fontsize=11,
         parse_math=False,
     )

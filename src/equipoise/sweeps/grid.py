@@ -9,26 +9,18 @@ noise nor clip. [[variant]] tables change some settings: then the runs are those
 import math
 import tomllib
 from collections.abc import Iterator
-from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from equipoise.algorithms.catalogue import algorithm_options
 from equipoise.errors import DataError, InvalidValue, require
-from equipoise.settings import Settings
+from equipoise.settings import MOST_ITERATIONS, Settings, near_setting
 
-ALGORITHMS = ("dp-fedavg", "dp-scaffnew")
-PAPER = {
-    "algorithm": list(ALGORITHMS),
-    "local_steps": "divisors",
-    "epsilon": [3.3, 2.0, 1.0, 0.5, math.inf],
-    "seeds": [0, 1, 2],
-}
-SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "schedule"}
-KNOWN = {"name", "seeds", "clip", *Settings.model_fields} - SET_BY_SWEEPS
+SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "schedule", "options"}
+KNOWN = {"name", "seeds", "clip_norm", *Settings.model_fields, *algorithm_options()} - SET_BY_SWEEPS
 MOST_RUNS = 1_000_000
-MOST_ITERATIONS = 10**9
-ONLY_WITH_NOISE = ("clip_norm", "noise_rule", "v", "trust", "colluding", "neighbours", "delta")
+ONLY_WITH_NOISE = ("clip", "noise_rule", "v", "trust", "colluding", "neighbours", "delta")
 
 
 class Grid(NamedTuple):
@@ -41,25 +33,6 @@ class Grid(NamedTuple):
     @property
     def settings(self) -> Iterator[Settings]:
         return (trial for cell in self.cells for trial in cell)
-
-
-def paper_grid(task: str, iterations: int | None = None, seeds: int = 3) -> dict[str, Any]:
-    """The grid of the paper's experiments on one of its five tasks (or on their stand-ins)."""
-    from equipoise.paper.tasks.rows import ROWS
-
-    require(
-        task in ROWS,
-        f"task={task!r} is not one of the paper's: there are {', '.join(sorted(ROWS))}",
-    )
-    row = ROWS[task]
-    return {
-        "name": f"paper-{task}",
-        "task": task,
-        **PAPER,
-        "seeds": list(range(seeds)),
-        "iterations": row.iterations if iterations is None else iterations,
-        "clip": list(row.clips),
-    }
 
 
 def read_grid(path: Path) -> dict[str, Any]:
@@ -98,17 +71,12 @@ def grid(document: dict[str, Any]) -> Grid:
 
 
 def _known(document: dict[str, Any]) -> dict[str, Any]:
-    """A part of a grid with its keys checked; clip_norm is clip by another name."""
+    """A part of a grid with its keys checked; clip_norm is clip by its old name."""
     for key in document:
+        require(key not in SET_BY_SWEEPS, f"{key} is no key of a sweep: a sweep sets it by itself")
         if key not in KNOWN:
-            near = get_close_matches(key, KNOWN, n=1)
-            hint = (
-                "a sweep sets it by itself"
-                if key in SET_BY_SWEEPS
-                else f"did you mean {near[0]}?"
-                if near
-                else "leave it out"
-            )
+            near = near_setting(key, sorted(KNOWN))
+            hint = f"did you mean {near}?" if near else "leave it out"
             raise InvalidValue(f"{key} is no key of a sweep: {hint}")
     require(
         not {"clip", "clip_norm"} <= {*document},

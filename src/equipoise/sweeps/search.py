@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.algorithms.catalogue import ALGORITHMS
 from equipoise.errors import require
 from equipoise.settings import Settings
 from equipoise.sweeps.grid import Grid
@@ -180,7 +181,7 @@ def _first(cells: list[Cell]) -> list[tuple[Cell, int]]:
     round is often best for small budgets, and every algorithm does the same in it."""
     first, single_rounds = [], set()
     for number, cell in enumerate(cells):
-        last, budget = len(cell.trials) - 1, (cell.sample.epsilon, cell.sample.clip_norm)
+        last, budget = len(cell.trials) - 1, (cell.sample.epsilon, cell.sample.clip)
         chosen = {
             max(0, min(int(number * GOLDEN % 1 * last), last - 1)),
             *({last} if budget not in single_rounds else ()),
@@ -257,7 +258,7 @@ class _Surface:
 def _coordinates(cells: list[Cell]) -> list[Array]:
     """For each cell its points (log tau, log noise, log clip, algorithm) [taus, 4], each spread
     over about one unit."""
-    clips = [math.log(cell.sample.clip_norm or 1.0) for cell in cells]
+    clips = [math.log(cell.sample.clip or 1.0) for cell in cells]
     noises = [
         clip - math.log(cell.sample.epsilon) if cell.private else 0.0
         for clip, cell in zip(clips, cells, strict=True)
@@ -269,7 +270,7 @@ def _coordinates(cells: list[Cell]) -> list[Array]:
     points = []
     for cell, noise, clip in zip(cells, noises, clips, strict=True):
         taus = [math.log(trials[0].local_steps or 1) for trials in cell.trials]
-        algorithm = 0.2 * (cell.sample.algorithm == "dp-scaffnew")
+        algorithm = 0.2 * list(ALGORITHMS).index(cell.sample.algorithm)
         points.append(
             np.array(
                 [

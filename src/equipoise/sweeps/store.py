@@ -29,7 +29,7 @@ CREATE TABLE runs (
     unit TEXT NOT NULL,
     epsilon REAL NOT NULL,       -- of the label; 9e999 (infinity): not private
     epsilon_spent REAL NOT NULL, -- exact, or an upper bound
-    clip_norm REAL NOT NULL,
+    clip_norm REAL NOT NULL,     -- C
     iterations INTEGER NOT NULL,
     local_steps INTEGER,
     rounds INTEGER NOT NULL,
@@ -205,6 +205,19 @@ class Store:
         columns = len(self._db.execute(f"SELECT * FROM {table} LIMIT 0").description)
         self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", rows)
 
+    def rename(self, keys: dict[str, str]) -> None:
+        """Give finished and failed runs new keys, {old: new}, where the new ones are not there
+        yet.
+        """
+        known = self.finished(keys) | (self.failures().keys() & keys.keys())
+        pairs = [(keys[key], key) for key in known if keys[key] != key]
+        if not pairs:
+            return
+        with self._told(), self._transaction():
+            self._db.execute("PRAGMA defer_foreign_keys = ON")
+            for table in ("runs", "curves", "failures"):
+                self._db.executemany(f"UPDATE OR IGNORE {table} SET key = ? WHERE key = ?", pairs)
+
     def fail(self, failed: dict[str, str], error: str) -> None:
         """Note runs (key, JSON) that could not be run, and why."""
         rows = [(key, run, error) for key, run in failed.items()]
@@ -232,34 +245,28 @@ def _run_row(sweep: str, key: str, result: Result, seconds: float) -> tuple[Any,
     """Numbers that are not finite become NULL, and a run whose error is such a number has
     failed.
     """
-    seen = result.per_round[-1] if result.per_round else None
+    run, seen = result.run, result.per_round[-1] if result.per_round else None
     train_error = (
         seen.train_error if seen and result.curve and seen.round == result.curve[-1].round else None
     )
     return (
-        *(
-            key,
-            sweep,
-            result.task,
-            result.algorithm,
-            result.unit,
-            result.epsilon,
-            result.epsilon_spent,
-            result.clip_norm,
-        ),
-        *(
-            result.iterations,
-            result.local_steps,
-            result.rounds,
-            result.seed,
-            _finite(result.test_error),
-        ),
-        *(
-            _finite(train_error),
-            _failure(result),
-            seconds,
-            result.model_dump_json(exclude={"curve", "per_round"}),
-        ),
+        key,
+        sweep,
+        run.task,
+        run.algorithm,
+        run.unit,
+        run.epsilon,
+        result.account.epsilon,
+        run.clip,
+        run.iterations,
+        run.local_steps,
+        result.rounds,
+        run.seed,
+        _finite(result.test_error),
+        _finite(train_error),
+        _failure(result),
+        seconds,
+        result.model_dump_json(exclude={"curve", "per_round"}),
     )
 
 
@@ -285,7 +292,7 @@ def _finite(number: float | None) -> float | None:
 def _failure(result: Result) -> str | None:
     overflowed = result.test_error is not None and not math.isfinite(result.test_error)
     return result.failed or (
-        f"its test error is not finite: lower eta={result.eta}" if overflowed else None
+        f"its test error is not finite: lower eta={result.run.eta}" if overflowed else None
     )
 
 

@@ -6,8 +6,6 @@ into the store whole or not at all. So results do not depend on interruptions: w
 done again, from the beginning, in the same company.
 """
 
-import hashlib
-import json
 import os
 import signal
 import threading
@@ -23,13 +21,14 @@ from typing import Any, NamedTuple, Self
 
 import torch
 
-from equipoise.engine import can_be_stacked, schedule_of, shared
+from equipoise.algorithms.schedule import schedule_of
+from equipoise.engine import can_be_stacked, shared
 from equipoise.settings import Run, Settings
+from equipoise.sweeps.keys import key_of_version_0_1, run_key
 from equipoise.sweeps.store import Finished, Store
-from equipoise.tasks import Options, Task, load_task
+from equipoise.tasks import Task, TaskOptions, load_task
 from equipoise.training import train_together
 
-NUMBERS = 1  # raise it when the numbers change that a run gives
 POINTS = 25  # of a run's curve, at most
 MOST_STACKED = 128  # runs in one computation
 ATTEMPTS = 3  # to run a stack whose process died
@@ -49,29 +48,21 @@ class Progress(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def task_of(name: str, options: Options) -> Task:
+def task_of(name: str, options: TaskOptions) -> Task:
     """A task, loaded once in a process: the data of a sweep does not change while it runs."""
     return load_task(name, options)
 
 
-def task_for(said: Settings | Run) -> Task:
-    return task_of(said.task, Options.of(said))
+def task_for(settings: Settings) -> Task:
+    return task_of(settings.task, TaskOptions.of(settings))
 
 
 def resolved(settings: Settings) -> Run:
-    task = task_for(settings)
-    return settings.resolve(task.eta, task.iterations, task.clients.sizes, task.batch or "full")
+    return settings.resolve(task_for(settings).facts(settings.unit))
 
 
 def key_of(run: Run) -> str:
-    """A run's name in the store: the hash of everything that decides its numbers."""
-    return _key(run, task_for(run).fingerprint)
-
-
-@lru_cache(maxsize=2**14)
-def _key(run: Run, data: str) -> str:
-    document = {"run": run.model_dump(mode="json"), "data": data, "numbers": NUMBERS}
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:32]
+    return run_key(run, task_for(run).fingerprint)
 
 
 def stacks_of(cells: Sequence[Sequence[Settings]]) -> list[Stack]:
@@ -106,39 +97,38 @@ def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
     start = time.process_time()
     with Store(store) as kept:
         finished = kept.finished(keys.values())
-        for _ in range(
-            2
-        ):  # without the seeds, then without the settings, of which everything is there
-            stack = tuple(
-                zip(
-                    *(row for row in stack if any(keys[run] not in finished for run in row)),
-                    strict=True,
-                )
-            )
+        stack = _unfinished(stack, {run for run, key in keys.items() if key in finished})
         if not stack:
             return None
         runs = [run for row in stack for run in row]
         try:
             tasks = [task_for(row[0]) for row in stack]
-            results = train_together(tasks, stack, POINTS)
+            rows = train_together(tasks, stack, POINTS)
         except (
             Exception
         ) as error:  # one's own model or metric may raise anything: the sweep goes on
-            said = f"{type(error).__name__}: {error}"
-            kept.fail(
-                {keys[run]: run.model_dump_json() for run in runs if keys[run] not in finished},
-                said,
-            )
-            return said
+            text = f"{type(error).__name__}: {error}"
+            failed = {keys[run]: run.model_dump_json() for run in runs if keys[run] not in finished}
+            kept.fail(failed, text)
+            return text
         seconds = (time.process_time() - start) / len(runs)
+        results = [result for row in rows for result in row]
         kept.add(
             sweep,
             (
                 Finished(keys[run], result, seconds)
-                for run, result in zip(runs, (r for row in results for r in row), strict=True)
+                for run, result in zip(runs, results, strict=True)
             ),
         )
     return None
+
+
+def _unfinished(stack: Stack, finished: set[Run]) -> Stack:
+    """The stack without the seeds, then without the settings, of which everything is finished."""
+    for _ in range(2):
+        rows = [row for row in stack if any(run not in finished for run in row)]
+        stack = tuple(zip(*rows, strict=True))
+    return stack
 
 
 class Workers:
@@ -186,32 +176,24 @@ def sweep(
     stacks = stacks_of(cells)
     keys = [[key_of(run) for row in stack for run in row] for stack in stacks]
     with Store(store) as kept:
+        kept.rename(_older_keys(stacks))
         finished, failures = kept.keys(), {} if retry else kept.failures()
-    finished &= {key for of in keys for key in of}
-    unfinished = {i: rest for i, of in enumerate(keys) if (rest := {*of} - finished)}
+    finished &= {key for some in keys for key in some}
+    missing = [{*some} - finished for some in keys]
+    unfinished = {i: rest for i, rest in enumerate(missing) if rest}
     failed = {i: rest for i, rest in unfinished.items() if rest <= failures.keys()}
-    todo = sorted(
-        unfinished.keys() - failed.keys(), key=lambda i: keys[i][0]
-    )  # long and short mixed: so time left is honest
+    # Long and short stacks mixed, so that the time left is honest.
+    todo = sorted(unfinished.keys() - failed.keys(), key=lambda i: keys[i][0])
     work = [sum(run.iterations * run.clients for row in stack for run in row) for stack in stacks]
     start, worked, remaining = time.monotonic(), 0, sum(work[i] for i in todo)
 
     def progress(running: Iterable[int]) -> Progress:
-        left = (
-            0.0
-            if not remaining
-            else (time.monotonic() - start) / worked * remaining
-            if worked
-            else None
-        )
         return Progress(
-            *(
-                len(finished),
-                sum(map(len, failed.values())),
-                sum(len(keys[i]) for i in running),
-                sum(map(len, keys)),
-                left,
-            )
+            done=len(finished),
+            failed=sum(map(len, failed.values())),
+            running=sum(len(keys[i]) for i in running),
+            total=sum(map(len, keys)),
+            left=_left(time.monotonic() - start, worked, remaining),
         )
 
     yield progress(todo[: workers.number])
@@ -222,6 +204,19 @@ def sweep(
             finished |= unfinished[i]
         worked, remaining = worked + work[i], remaining - work[i]
         yield progress(running)
+
+
+def _left(seconds: float, worked: int, remaining: int) -> float | None:
+    """How long the rest takes at this pace; None as long as nobody knows."""
+    if not remaining:
+        return 0.0
+    return seconds / worked * remaining if worked else None
+
+
+def _older_keys(stacks: list[Stack]) -> dict[str, str]:
+    """What version 0.1 called these runs, and what they are called now."""
+    runs = [run for stack in stacks for row in stack for run in row]
+    return {key_of_version_0_1(run, task_for(run).fingerprint): key_of(run) for run in runs}
 
 
 def _executed(
@@ -261,12 +256,11 @@ def _executed(
             if deaths[i] < ATTEMPTS:
                 suspects.append(i)
                 continue
-            said = f"its process died {ATTEMPTS} times: there may be too little memory"
+            reason = f"its process died {ATTEMPTS} times: there may be too little memory"
+            runs = [run for row in stacks[i] for run in row]
             with Store(store) as kept:
-                kept.fail(
-                    {key_of(run): run.model_dump_json() for row in stacks[i] for run in row}, said
-                )
-            yield i, said, []
+                kept.fail({key_of(run): run.model_dump_json() for run in runs}, reason)
+            yield i, reason, []
 
 
 def _start_worker(parent: int, alone: bool = False) -> None:

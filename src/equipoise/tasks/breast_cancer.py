@@ -9,7 +9,7 @@ them, so that L and mu are public constants.
 import numpy as np
 
 from equipoise.tasks.linear import LOGISTIC, deal, linear_task, one_hot, with_bias
-from equipoise.tasks.task import Options, Table, Task
+from equipoise.tasks.task import Table, Takes, Task, TaskOptions, TaskSpec
 
 CLIENTS = 20
 ITERATIONS = 64
@@ -34,7 +34,7 @@ SCALE = np.array([
 # fmt: on
 
 
-def breast_cancer(options: Options) -> Task:
+def breast_cancer(options: TaskOptions) -> Task:
     from sklearn.datasets import load_breast_cancer  # a second to import
 
     measurements, labels = load_breast_cancer(return_X_y=True)
@@ -56,3 +56,6 @@ def breast_cancer(options: Options) -> Task:
             "centre and scale of the measurements, from those records",
         ),
     )
+
+
+SPEC = TaskSpec("breast-cancer", breast_cancer, Takes(l2=True), pools_itself=True)

@@ -1,118 +1,124 @@
 """Every task by name."""
 
-from collections.abc import Callable
+from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from equipoise.errors import InvalidValue, require
-from equipoise.paper.tasks.cifar10 import cifar10
-from equipoise.paper.tasks.fed_ixi import fed_ixi, hippocampus
-from equipoise.paper.tasks.femnist import femnist
-from equipoise.paper.tasks.messidor import deepdrid, messidor
-from equipoise.paper.tasks.reddit import reddit
-from equipoise.tasks.breast_cancer import breast_cancer
-from equipoise.tasks.csv import tables, tables_measure, tables_to_plan
-from equipoise.tasks.digits import digits, digits_mlp
-from equipoise.tasks.libsvm import libsvm, libsvm_measure
-from equipoise.tasks.own import task_file
-from equipoise.tasks.quadratic import quadratic
-from equipoise.tasks.task import Measure, Options, Task
+from equipoise.paper.tasks import cifar10, fed_ixi, femnist, messidor, reddit
+from equipoise.tasks import breast_cancer, csv, digits, libsvm, own, quadratic
+from equipoise.tasks.task import Measure, Task, TaskOptions, TaskSpec
 
-NARROW = (8, 16, 128)  # widths of a smaller CNN, for quick studies
-
-TASKS: dict[str, Callable[[Options], Task]] = {
-    "breast-cancer": breast_cancer,
-    "cifar10": cifar10,
-    "cifar10-narrow": partial(cifar10, widths=NARROW, name="cifar10-narrow"),
-    "csv": tables,
-    "deepdrid": deepdrid,
-    "digits": digits,
-    "digits-mlp": digits_mlp,
-    "fed-ixi": fed_ixi,
-    "femnist": femnist,
-    "femnist-narrow": partial(femnist, widths=NARROW, name="femnist-narrow"),
-    "hippocampus": hippocampus,
-    "libsvm": libsvm,
-    "messidor": messidor,
-    "quadratic": quadratic,
-    "reddit": reddit,
+TASKS: dict[str, TaskSpec] = {
+    "breast-cancer": breast_cancer.SPEC,
+    "cifar10": cifar10.SPEC,
+    "cifar10-narrow": cifar10.NARROW_SPEC,
+    "csv": csv.SPEC,
+    "deepdrid": messidor.DEEPDRID_SPEC,
+    "digits": digits.SPEC,
+    "digits-mlp": digits.MLP_SPEC,
+    "fed-ixi": fed_ixi.SPEC,
+    "femnist": femnist.SPEC,
+    "femnist-narrow": femnist.NARROW_SPEC,
+    "hippocampus": fed_ixi.HIPPOCAMPUS_SPEC,
+    "libsvm": libsvm.SPEC,
+    "messidor": messidor.SPEC,
+    "quadratic": quadratic.SPEC,
+    "reddit": reddit.SPEC,
 }
-LINEAR = {"breast-cancer", "csv", "digits", "libsvm"}
-READ_FILES = {"csv", "libsvm"}
+
+
+def task_spec(name: str) -> TaskSpec:
+    """The task `name`: one of TASKS, or the path of a Python file that defines one."""
+    if name in TASKS:
+        return TASKS[name]
+    if name.endswith(".py"):
+        return own.file_spec(name)
+    near = get_close_matches(name, TASKS, n=1)
+    suggestion = f"; did you mean {near[0]}?" if near else ""
+    raise InvalidValue(
+        f"task={name!r} is unknown: the tasks are {', '.join(sorted(TASKS))}, or a Python file "
+        f"that "
+        f"defines one{suggestion}"
+    )
+
+
+def load_task(name: str, options: TaskOptions) -> Task:
+    """The task with all its clients, in this process."""
+    return _checked(name, options).load(options)
+
+
+def load_client(name: str, options: TaskOptions, client: int) -> Task:
+    """The task with one client alone: gradients, minibatches and secret samples as among all.
+
+    Where every client has files of its own, those of the others are not opened.
+    """
+    spec = _checked(name, options)
+    if spec.load_client:
+        return spec.load_client(options, client)
+    task = spec.load(options)
+    number = len(task.clients.sizes)
+    require(0 <= client < number, f"client={client} is not one of the {number} clients, from 0")
+    return replace(task, clients=task.clients.alone(client), number=number)
+
+
+def load_to_plan(name: str, options: TaskOptions) -> Task:
+    """The task as a planner may see it: private files are not opened; of other tasks it uses the
+    pool."""
+    spec = _checked(name, options)
+    return (spec.load_to_plan or spec.load)(options)
 
 
 def load_measure(
-    name: str, options: Options, data: tuple[str, ...], reading: dict[str, Any]
+    name: str, options: TaskOptions, data: tuple[str, ...], reading: dict[str, Any]
 ) -> Measure:
     """How to measure a model of the task: on the files `data`, or else on its public test records.
 
-    `reading` is what the run's result kept to read other files alike; private files are not opened
-    again.
+    `reading` is what the run's result kept to read other files alike; private files stay closed.
     """
-    files = data or options.test
-    if name == "csv":
-        return tables_measure(files, **reading)
-    if name == "libsvm" and files:
-        return libsvm_measure(files, **reading)
-    require(not data, f"data with task={name}, which brings its own records: leave it out")
     require(
         name in TASKS or name.endswith(".py"),
         f"task={name!r} was made in Python: measure its model there",
     )
+    spec, files = task_spec(name), data or options.test
+    if spec.measure and (files or spec.takes.columns):
+        return spec.measure(files, **reading)
+    require(not data, f"data with task={name}, which brings its own records: leave it out")
     measure = load_task(name, options).measure
     if measure is None:
         raise InvalidValue(f"task={name} has no public test records")
     return measure
 
 
-def load_to_plan(name: str, options: Options) -> Task:
-    """The task as a planner may see it: of task csv no private file is opened, of the others the
-    planner uses the pool only."""
-    return tables_to_plan(options) if name == "csv" else load_task(name, options)
-
-
-def load_task(name: str, options: Options) -> Task:
-    """The task `name`: one of TASKS, or the path of a Python file that defines one."""
-    if name not in TASKS and not name.endswith(".py"):
-        near = get_close_matches(name, TASKS, n=1)
-        suggestion = f"; did you mean {near[0]}?" if near else ""
-        raise InvalidValue(
-            f"task={name!r} is unknown: the tasks are {', '.join(sorted(TASKS))}, or a Python "
-            f"file that defines one{suggestion}"
-        )
+def _checked(name: str, options: TaskOptions) -> TaskSpec:
+    """The task, once it is clear that it understands everything that was said to it."""
+    spec = task_spec(name)
     _check_overlap(options)
-    if name not in READ_FILES:
-        for option in ("data", "test", "proxy"):
-            require(
-                not getattr(options, option),
-                f"{option} with task={name}, which brings its own records: leave it out",
-            )
-    if name != "csv":
-        for option in ("label", "bounds"):
-            require(
-                not getattr(options, option),
-                f"{option} with task={name}: only task csv reads columns; leave it out",
-            )
-    if name not in LINEAR:
+    for option in ("data", "test", "proxy"):
         require(
-            options.l2 is None,
-            f"l2 with task={name}, which is no linear model with a regulariser: leave it out",
+            spec.takes.files or not getattr(options, option),
+            f"{option} with task={name}, which brings its own records: leave it out",
         )
-    if name == "quadratic" or name.endswith(".py"):
+    for option in ("label", "bounds"):
         require(
-            not options.public_records,
-            f"public_records with task={name}: it has no records to declare public; leave it out",
+            spec.takes.columns or not getattr(options, option),
+            f"{option} with task={name}: only task csv reads columns; leave it out",
         )
-    if name.endswith(".py"):
-        return task_file(name, options)
-    return TASKS[name](options)
+    require(
+        spec.takes.l2 or options.l2 is None,
+        f"l2 with task={name}, which is no linear model with a regulariser: leave it out",
+    )
+    require(
+        spec.takes.public_records or not options.public_records,
+        f"public_records with task={name}: it has no records to declare public; leave it out",
+    )
+    return spec
 
 
-def _check_overlap(options: Options) -> None:
-    """A file that stands for two clients, or for private and for public records, would break what
-    is promised."""
+def _check_overlap(options: TaskOptions) -> None:
+    """A file that stands for two clients, or for private and for public records, breaks the
+    promise."""
     places: dict[Path, str] = {}
     for role in ("data", "test", "proxy"):
         for path in getattr(options, role):
@@ -120,6 +126,7 @@ def _check_overlap(options: Options) -> None:
             require(
                 before is None,
                 f"{path} is given twice, as {before} and as {role}: a file is one client's, or "
-                f"public, once",
+                f"public, "
+                "once",
             )
             places[Path(path).resolve()] = role

@@ -10,12 +10,13 @@ import csv
 import logging
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from equipoise.errors import DataError, require
+from equipoise.errors import DataError, InvalidValue, require
 from equipoise.tasks.bounds import Column, parse_bounds, read_text
 from equipoise.tasks.linear import (
     LOGISTIC,
@@ -26,7 +27,7 @@ from equipoise.tasks.linear import (
     linear_measure,
     linear_task,
 )
-from equipoise.tasks.task import Measure, Options, Table, Task
+from equipoise.tasks.task import Measure, Table, Takes, Task, TaskOptions, TaskSpec
 
 log = logging.getLogger("equipoise.client")
 
@@ -44,9 +45,37 @@ class Model(NamedTuple):
     text: str
 
 
-def tables(options: Options) -> Task:
+def tables(options: TaskOptions) -> Task:
     """The task `csv`: logistic, multinomial or least squares, as the label's entry in the bounds
     says."""
+    model, number = _model(options), _number(options)
+    return _task(options, model, [_private(options, model, i) for i in range(number)])
+
+
+def table_alone(options: TaskOptions, client: int) -> Task:
+    """The same task with one client: the files of the others are counted and not opened."""
+    model, number = _model(options), _number(options)
+    require(0 <= client < number, f"client={client} is not one of the {number} clients, from 0")
+    private = [_empty(model)] * number
+    private[client] = _private(options, model, client)
+    task = _task(options, model, private)
+    return replace(task, clients=task.clients.alone(client), number=number)
+
+
+def tables_to_plan(options: TaskOptions) -> Task:
+    """The same task without its private files, which are counted and never opened: enough to
+    plan.
+    """
+    number = len(options.data) or options.clients
+    if number is None:
+        raise InvalidValue(
+            "task=csv has one client per file: give clients, or the files, which are only counted"
+        )
+    model = _model(options)
+    return _task(options, model, [_empty(model)] * number)
+
+
+def _number(options: TaskOptions) -> int:
     require(
         len(options.data) >= 1,
         "task=csv needs data: give one file per client (--data a.csv b.csv ...)",
@@ -54,36 +83,22 @@ def tables(options: Options) -> Task:
     require(
         options.clients in (None, len(options.data)),
         f"clients={options.clients} with {len(options.data)} files: task csv has one file per "
-        f"client; leave it out",
+        "client; leave it out",
     )
-    model = _model(options)
-    return _task(
-        options,
-        model,
-        [_read_table(path, model, options.unit == "record") for path in options.data],
-    )
+    return len(options.data)
 
 
-def tables_to_plan(options: Options) -> Task:
-    """The same task without its private files, which are counted and never opened: enough to
-    plan.
-    """
-    model = _model(options)
-    number = len(options.data) or options.clients
-    require(
-        number is not None,
-        "task=csv has one client per file: give clients, or the files, which are only counted",
-    )
-    features, outputs = (
-        sum(column.width for column in model.columns) + 1,
-        model.label.width if model.label.width > 2 else 1,
-    )
-    return _task(
-        options, model, [Table(np.zeros((0, features)), np.zeros((0, outputs)))] * int(number or 0)
-    )
+def _private(options: TaskOptions, model: Model, client: int) -> Table:
+    return _read_table(options.data[client], model, options.unit == "record")
 
 
-def _task(options: Options, model: Model, private: list[Table]) -> Task:
+def _empty(model: Model) -> Table:
+    features = sum(column.width for column in model.columns) + 1
+    outputs = model.label.width if model.label.width > 2 else 1
+    return Table(np.zeros((0, features)), np.zeros((0, outputs)))
+
+
+def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
     require(
         options.split in (None, "random"),
         f"split={options.split!r}: the files say which client holds what; leave it out",
@@ -124,7 +139,7 @@ def tables_measure(files: tuple[str, ...], bounds: str, label: str) -> Measure:
     return linear_measure(table, model.link)
 
 
-def _model(options: Options) -> Model:
+def _model(options: TaskOptions) -> Model:
     require(
         options.bounds is not None,
         "task=csv needs bounds, public knowledge about the columns (--bounds bounds.toml)",
@@ -243,3 +258,14 @@ def _read_parquet(path: str) -> tuple[list[str], list[list[str]]]:
 def _cell(value: object) -> str:
     """As a CSV file would write it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+SPEC = TaskSpec(
+    "csv",
+    tables,
+    Takes(files=True, columns=True, l2=True),
+    load_client=table_alone,
+    load_to_plan=tables_to_plan,
+    measure=tables_measure,
+    own_files=True,
+)

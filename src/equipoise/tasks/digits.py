@@ -14,7 +14,7 @@ from torch import nn
 from equipoise.tasks.linear import MULTINOMIAL, deal, linear_task, one_hot, with_bias
 from equipoise.tasks.own import accuracy, own_task
 from equipoise.tasks.splits import pool_and_parts
-from equipoise.tasks.task import Options, Table, Task
+from equipoise.tasks.task import Table, Takes, Task, TaskOptions, TaskSpec
 
 CLIENTS = 100
 ITERATIONS = 64
@@ -48,7 +48,7 @@ def _records() -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.bool_
     return (images - CENTRE) / 16, labels, np.arange(len(labels)) % 3 == 0
 
 
-def digits(options: Options) -> Task:
+def digits(options: TaskOptions) -> Task:
     images, labels, public = _records()
     table = Table(with_bias(images, FEATURE_NORM), one_hot(labels, 10))
     dealt = deal(table.rows(~public), labels[~public], options, CLIENTS)
@@ -58,7 +58,7 @@ def digits(options: Options) -> Task:
     )
 
 
-def digits_mlp(options: Options) -> Task:
+def digits_mlp(options: TaskOptions) -> Task:
     images, labels, public = _records()
     inputs, targets = torch.tensor(images, dtype=torch.float32), torch.from_numpy(labels)
     pool, parts = pool_and_parts(labels[~public], options, CLIENTS)
@@ -81,3 +81,7 @@ def digits_mlp(options: Options) -> Task:
         public=("the initial weights", *PUBLIC),
         sizes_public=True,
     )
+
+
+SPEC = TaskSpec("digits", digits, Takes(l2=True), pools_itself=True)
+MLP_SPEC = TaskSpec("digits-mlp", digits_mlp)

@@ -52,6 +52,7 @@ class FlatModel:
                 f"the parameters are {said}: clip and noise need float32 or float64 throughout"
             )
         self._module = module
+        (self.dtype,) = kinds
         self._trainable = trainable
         self.shapes = {name: tuple(parameter.shape) for name, parameter in trainable.items()}
         self.dimension = sum(parameter.numel() for parameter in trainable.values())
@@ -79,11 +80,11 @@ class FlatModel:
         loss: Loss,
         inputs: Tensor,
         targets: Tensor,
-        clip_norm: float,
+        C: float,
         layout: Layout,
         *draw: int,
     ) -> Tensor:
-        """The sum over the examples of their gradients at x, each clipped to `clip_norm`; `draw` as
+        """The sum over the examples of their gradients at x, each clipped to `C`; `draw` as
         in `training`."""
         self._module.train()
         with torch.random.fork_rng(devices=[]):
@@ -96,7 +97,7 @@ class FlatModel:
                 loss,
                 inputs,
                 targets,
-                clip_norm,
+                C,
                 layout,
             )
         return torch.cat([parts[name].reshape(-1) for name in self.shapes])

@@ -26,7 +26,7 @@ from equipoise.tasks.linear import (
     linear_task,
     one_hot,
 )
-from equipoise.tasks.task import Measure, Options, Table, Task
+from equipoise.tasks.task import Measure, Table, Takes, Task, TaskOptions, TaskSpec
 
 CLIENTS = 100
 ITERATIONS = 64
@@ -37,7 +37,7 @@ MOST_CELLS = 500_000_000  # of the dense table, 4 GB
 PUBLIC_SHARE = 5  # without a test file, every fifth record is declared public and is the test set
 
 
-def libsvm(options: Options) -> Task:
+def libsvm(options: TaskOptions) -> Task:
     require(
         len(options.data) == 1,
         "task=libsvm needs data: give one file (--data FILE), which is split among the clients",
@@ -180,3 +180,13 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+SPEC = TaskSpec(
+    "libsvm",
+    libsvm,
+    Takes(files=True, l2=True),
+    measure=libsvm_measure,
+    own_files=True,
+    pools_itself=True,
+)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import DataError
 from equipoise.tasks.splits import Minibatches, StackedMinibatches, pool_and_parts
-from equipoise.tasks.task import Measured, Options, Table, Task, fingerprint
+from equipoise.tasks.task import Measured, Table, Task, TaskOptions, fingerprint
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Link:
 
     residual     the derivative of a record's loss by its outputs
     loss         each record's loss, [..., n]
-    bend         its second derivative by the outputs, [..., n, outputs, outputs]
+    hessian      its second derivative by the outputs, [..., n, outputs, outputs]
     error        of all records together, their weights [n] summing to one
     constant     the error of the best constant answer to the targets
     error_name   what the error is, in words
@@ -43,7 +43,7 @@ class Link:
 
     residual: Callable[[Tensor, Tensor], Tensor]
     loss: Callable[[Tensor, Tensor], Tensor]
-    bend: Callable[[Tensor], Tensor]
+    hessian: Callable[[Tensor], Tensor]
     error: Callable[[Tensor, Tensor, Tensor], Tensor]
     constant: Callable[[NDArray[np.float64]], float]
     error_name: str
@@ -52,7 +52,7 @@ class Link:
     scalar: bool
 
 
-def _multinomial_bend(shares: Tensor) -> Tensor:
+def _multinomial_hessian(shares: Tensor) -> Tensor:
     return torch.diag_embed(shares) - shares.unsqueeze(-1) * shares.unsqueeze(-2)
 
 
@@ -60,7 +60,7 @@ SHARE_WRONG = "share of wrong predictions"
 LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
     residual=lambda outputs, targets: torch.sigmoid(outputs) - targets,
     loss=lambda outputs, targets: nn.functional.softplus((1 - 2 * targets) * outputs).sum(-1),
-    bend=lambda outputs: (torch.sigmoid(outputs) * torch.sigmoid(-outputs)).unsqueeze(-1),
+    hessian=lambda outputs: (torch.sigmoid(outputs) * torch.sigmoid(-outputs)).unsqueeze(-1),
     error=lambda outputs, targets, weights: (
         ((outputs >= 0) != (targets > 0)).squeeze(-1) * weights
     ).sum(-1),
@@ -73,7 +73,7 @@ LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
 MULTINOMIAL = Link(  # an output for each class; targets one-hot
     residual=lambda outputs, targets: torch.softmax(outputs, -1) - targets,
     loss=lambda outputs, targets: -(torch.log_softmax(outputs, -1) * targets).sum(-1),
-    bend=lambda outputs: _multinomial_bend(torch.softmax(outputs, -1)),
+    hessian=lambda outputs: _multinomial_hessian(torch.softmax(outputs, -1)),
     error=lambda outputs, targets, weights: (
         (outputs.argmax(-1) != targets.argmax(-1)) * weights
     ).sum(-1),
@@ -90,7 +90,7 @@ def least_squares(unit: float) -> Link:
     return Link(
         residual=lambda outputs, targets: outputs - targets,
         loss=lambda outputs, targets: (outputs - targets).square().sum(-1) / 2,
-        bend=lambda outputs: torch.ones_like(outputs).unsqueeze(-1),
+        hessian=lambda outputs: torch.ones_like(outputs).unsqueeze(-1),
         error=lambda outputs, targets, weights: (
             unit * ((outputs - targets).square().squeeze(-1) * weights).sum(-1).sqrt()
         ),
@@ -102,7 +102,7 @@ def least_squares(unit: float) -> Link:
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LinearClients:
     """`features` is [clients, n, features], `targets` [clients, n, outputs], padded by records of
     weight zero.
@@ -135,17 +135,13 @@ class LinearClients:
             x, alpha=self.l2
         )  # in this order stacked models keep the layout that einsum need not copy
 
-    def clipped_sum(
-        self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, draw: int
-    ) -> Tensor:
+    def clipped_sum(self, x: Tensor, chosen: Tensor | None, C: float | Tensor, draw: int) -> Tensor:
         """A record's gradient is residual times features, so its norm is known without it
         (Goodfellow 2015)."""
         outputs = torch.einsum("...nf,...kf->...nk", self.features, self._matrix(x))
         residual = self.link.residual(outputs, self.targets)
         length = residual.norm(dim=-1, keepdim=True) * self.features.norm(dim=-1, keepdim=True)
-        threshold = (
-            clip_norm * (1 - 1e-12) if residual.dtype == torch.float64 else clip_norm * (1 - 1e-5)
-        )
+        threshold = C * (1 - 1e-12) if residual.dtype == torch.float64 else C * (1 - 1e-5)
         residual = residual * (threshold / length).clamp(max=1.0).nan_to_num(0.0)
         there = self.weights > 0 if chosen is None else (self.weights > 0) & chosen
         residual = torch.where(there.unsqueeze(-1) & length.isfinite(), residual, 0.0)
@@ -153,6 +149,13 @@ class LinearClients:
 
     def regulariser(self, x: Tensor) -> Tensor:
         return self.l2 * x
+
+    def check_records(self) -> None:
+        """Records of a table can always be told apart."""
+
+    @property
+    def slow_layers(self) -> tuple[str, ...]:
+        return ()
 
     def loss(self, x: Tensor) -> Tensor:
         """f(x), the mean over the clients of their regularised losses, of a model [..., d]."""
@@ -163,7 +166,7 @@ class LinearClients:
     def hessians(self, x: Tensor) -> Tensor:
         """The Hessian of every client's loss at the model x [d]: [clients, d, d]."""
         outputs = torch.einsum("cnf,kf->cnk", self.features, self._matrix(x))
-        weighted = self.link.bend(outputs) * self.weights[..., None, None]
+        weighted = self.link.hessian(outputs) * self.weights[..., None, None]
         blocks = torch.einsum("cnkl,cnf,cng->ckflg", weighted, self.features, self.features)
         return blocks.reshape(len(self.sizes), x.shape[-1], x.shape[-1]) + self.l2 * torch.eye(
             x.shape[-1], dtype=x.dtype
@@ -224,7 +227,7 @@ def _matrix(x: Tensor, targets: Tensor, features: Tensor) -> Tensor:
 
 
 def deal(
-    table: Table, labels: NDArray[np.int64], options: Options, clients: int
+    table: Table, labels: NDArray[np.int64], options: TaskOptions, clients: int
 ) -> tuple[list[Table], Table | None]:
     """Split a table among clients (`clients` of them if the user does not say), less a pool of
     records declared public."""
@@ -253,7 +256,7 @@ def _padded(rows: NDArray[np.float64], length: int) -> Tensor:
     return padded
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LinearMeasure:
     """Error and loss (without the regulariser) on the records of a table, of models [..., d]."""
 
@@ -305,7 +308,7 @@ def linear_task(
     link: Link,
     l2: float,
     feature_norm: float,
-    options: Options,
+    options: TaskOptions,
     public: tuple[str, ...],
     **about: Any,
 ) -> Task:
@@ -332,5 +335,8 @@ def linear_task(
         learning_rate=1 / L,
         mu=l2,
         L=L,
+        gradient_bound=link.steepest
+        * math.sqrt((L - l2) / link.curvature),  # L = curvature B^2 + mu
+        clipped_convex=link.scalar,
         **about,
     )

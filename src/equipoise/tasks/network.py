@@ -17,14 +17,14 @@ from equipoise.privacy.per_example.clipped_sum import Layout
 from equipoise.seeds import digest
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.splits import Minibatches
-from equipoise.tasks.task import Measured
+from equipoise.tasks.task import Measured, Task
 
 log = logging.getLogger("equipoise.client")
 
 AT_ONCE = 2**20  # numbers that go into a model, or come out of it, at a time when it is measured
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rows:
     """Some rows of a large tensor, which may lie on disk: copied when they are used, and not
     before."""
@@ -66,7 +66,7 @@ class PerExample:
         return float(values.double().sum() / weights.double().sum())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelClients:
     """Clients that hold the records `data[i]` of a network. Each is a gradient by itself: stacking
     networks gains nothing."""
@@ -114,27 +114,20 @@ class ModelClients:
             return torch.full_like(x, torch.nan)
         return gradient
 
-    def clipped_sum(
-        self, x: Tensor, chosen: Tensor | None, clip_norm: float | Tensor, draw: int
-    ) -> Tensor:
+    def clipped_sum(self, x: Tensor, chosen: Tensor | None, C: float | Tensor, draw: int) -> Tensor:
         if x.dim() > (2 if self.single is None else 1):  # stacked runs
             masks = [None] * len(x) if chosen is None else chosen
             return torch.stack(
-                [
-                    self.clipped_sum(run, mask, clip_norm, draw)
-                    for run, mask in zip(x, masks, strict=True)
-                ]
+                [self.clipped_sum(run, mask, C, draw) for run, mask in zip(x, masks, strict=True)]
             )
         if self.single is not None:
-            return self._clipped_sum(0, x, chosen, float(clip_norm), draw)
+            return self._clipped_sum(0, x, chosen, float(C), draw)
         masks = [None] * len(x) if chosen is None else chosen
         return torch.stack(
-            [self._clipped_sum(i, x[i], masks[i], float(clip_norm), draw) for i in range(len(x))]
+            [self._clipped_sum(i, x[i], masks[i], float(C), draw) for i in range(len(x))]
         )
 
-    def _clipped_sum(
-        self, i: int, x: Tensor, chosen: Tensor | None, clip_norm: float, draw: int
-    ) -> Tensor:
+    def _clipped_sum(self, i: int, x: Tensor, chosen: Tensor | None, C: float, draw: int) -> Tensor:
         """A record on which the model or the loss fails counts as zero, and the others are as if it
         were not there."""
         inputs, targets = self.data[i]
@@ -149,7 +142,7 @@ class ModelClients:
             with warnings.catch_warnings(record=True):
                 some = self._augmented(inputs[part], draw, client, *number)
                 return self.model.clipped_sum(
-                    x, self.loss, some, targets[part], clip_norm, layout, draw, client, *number
+                    x, self.loss, some, targets[part], C, layout, draw, client, *number
                 )
 
         if not self.one_by_one:
@@ -181,6 +174,9 @@ class ModelClients:
 
     def regulariser(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
+
+    def check_records(self) -> None:
+        _ = self.layout
 
     @cached_property
     def layout(self) -> Layout:
@@ -289,6 +285,42 @@ def _sums(model: FlatModel, loss: Any, metric: PerExample, records: Records, x: 
                 [float(values.double().sum()), float(weights.double().sum()), total, len(some)]
             )
     return sums
+
+
+def model_task(
+    name: str,
+    model: FlatModel,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    metric: Callable[[Tensor, Tensor], Any],
+    data: tuple[Records, ...],
+    tests: tuple[Records, ...] = (),
+    pool: Records | None = None,
+    *,
+    batch: int | None,
+    seed: int,
+    augment: Augment | None = None,
+    **facts: Any,
+) -> Task:
+    """The task of a network whose clients hold `data`; `tests` are public, together or one for each
+    client."""
+
+    def together(data: tuple[Records, ...]) -> ModelClients:
+        batches = (
+            Minibatches(seed, batch, tuple(len(inputs) for inputs, _ in data)) if batch else None
+        )
+        return ModelClients(model, loss, metric, data, seed, batches, augment=augment)
+
+    return Task(
+        name=name,
+        x0=model.initial(),
+        shapes=model.shapes,
+        clients=together(data),
+        measure=(lambda x: measure(model, loss, metric, tests, x)) if tests else None,
+        pool=None if pool is None else together((pool,)),
+        batch=batch,
+        test_records=sum(len(inputs) for inputs, _ in tests),
+        **facts,
+    )
 
 
 def made_up_targets(shape: torch.Size, kind: torch.dtype) -> Tensor:

@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require
-from equipoise.paper.tasks.table1 import model_task
 from equipoise.tasks.flat_model import FlatModel
-from equipoise.tasks.network import PerExample, Records, made_up, made_up_targets, measure
-from equipoise.tasks.task import Options, Task, fingerprint
+from equipoise.tasks.network import (
+    PerExample,
+    Records,
+    made_up,
+    made_up_targets,
+    measure,
+    model_task,
+)
+from equipoise.tasks.task import Takes, Task, TaskOptions, TaskSpec, fingerprint
 
 LEARNING_RATE = 0.01
 ITERATIONS = 100
@@ -47,10 +54,13 @@ def own_task(
         "the test set",
     ),
     sizes_public: bool = False,
+    only: int | None = None,
 ) -> Task:
     """A task from a torch model and one data set per client.
 
-    clients         torch data sets, or pairs (inputs, targets) of tensors
+    clients         torch data sets; pairs (inputs, targets) of tensors, NumPy arrays or pandas
+                    frames; or functions without arguments that return one of these
+    only            load this client alone: the functions of the others are not called
     test, pool      the same, public: to measure on, and to train a model on that private training
     has to beat
     loss            loss(outputs, targets): a mean over examples
@@ -63,44 +73,42 @@ def own_task(
         isinstance(clients, Sequence) and len(clients) >= 1,
         "clients is not a list with one data set per client",
     )
-    data = tuple(_stacked(client, f"client {i}") for i, client in enumerate(clients))
+    data = _loaded(clients, only, flat.dtype)
     kinds = {_kind(records) for records in data if len(records[0])}
     require(
         len(kinds) == 1,
         "the clients' examples differ in shape or type, or there are none: they must be alike",
     )
     _check_examples(flat, loss, *next(iter(kinds)))
-    records = None if test is None else _stacked(test, "the test set")
+    records = None if test is None else _stacked(test, "the test set", flat.dtype)
     if records:
         _check_metric(flat, loss, metric, records)
-    alone = None if pool is None else _stacked(pool, "the public pool")
-    if alone and (not len(alone[0]) or {*kinds, _kind(alone)} != kinds):
+    public_pool = None if pool is None else _stacked(pool, "the public pool", flat.dtype)
+    if public_pool and (not len(public_pool[0]) or {*kinds, _kind(public_pool)} != kinds):
         raise DataError(
             "the public pool is empty, or its examples differ in shape or type from the clients'"
         )
-    return model_task(
+    task = model_task(
         name,
         flat,
         loss,
         metric,
         data,
         () if records is None else (records,),
-        alone,
+        public_pool,
         batch=batch,
         seed=seed,
         error_name=error_name,
-        fingerprint=fingerprint(
-            [
-                flat.initial().numpy(),
-                *(part.numpy() for pair in (*data, records, alone) if pair for part in pair),
-            ]
-        ),
+        fingerprint=_fingerprint(flat, (*data, records, public_pool)),
         constant_error=None if records is None else _constant_error(flat, metric, records),
         learning_rate=learning_rate,
         iterations=iterations,
         public=public,
         sizes_public=sizes_public,
     )
+    if only is None:
+        return task
+    return replace(task, clients=task.clients.alone(only), number=len(clients))
 
 
 @PerExample
@@ -132,32 +140,63 @@ def _constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor
     return 1 - float(metric(answer, targets))
 
 
-def _stacked(data: Any, whose: str) -> tuple[Tensor, Tensor]:
-    """All records of a data set as two tensors."""
+def _fingerprint(model: FlatModel, pairs: Sequence[tuple[Tensor, Tensor] | None]) -> str:
+    parts = [part.numpy() for pair in pairs if pair for part in pair]
+    return fingerprint([model.initial().numpy(), *parts])
+
+
+def _loaded(
+    clients: Sequence[Any], only: int | None, kind: torch.dtype
+) -> tuple[tuple[Tensor, Tensor], ...]:
+    """The records of all clients; of one alone, the others are there without a record."""
+    if only is None:
+        return tuple(_stacked(client, f"client {i}", kind) for i, client in enumerate(clients))
+    require(
+        0 <= only < len(clients), f"client={only} is not one of the {len(clients)} clients, from 0"
+    )
+    inputs, targets = _stacked(clients[only], f"client {only}", kind)
+    empty = inputs[:0], targets[:0]
+    return tuple((inputs, targets) if i == only else empty for i in range(len(clients)))
+
+
+def _stacked(data: Any, whose: str, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """All records of a data set as two tensors. What reading it raises may hold records: it stays
+    here."""
     require(
         not isinstance(data, DataLoader),
         f"{whose} is a DataLoader, whose order of records is its own: no sample of it is a secret "
-        f"Poisson sample; give its "
-        "data set",
+        "Poisson sample; give its data set",
     )
     try:
-        if (
-            isinstance(data, tuple | list)
-            and len(data) == 2
-            and all(isinstance(part, Tensor) for part in data)
-        ):
-            inputs, targets = data
+        if callable(data) and not hasattr(data, "__getitem__"):
+            data = data()
+        if isinstance(data, tuple | list) and len(data) == 2 and all(map(_is_array, data)):
+            inputs, targets = (_tensor(part, kind) for part in data)
         else:
+            examples = [data[j] for j in range(len(data))]
             inputs, targets = (
                 torch.stack([torch.as_tensor(part) for part in parts])
-                for parts in zip(*(data[j] for j in range(len(data))), strict=True)
+                for parts in zip(*examples, strict=True)
             )
-    except (TypeError, ValueError, RuntimeError, IndexError):
+    except Exception as error:  # whatever a user's data set raises
         raise DataError(
-            f"{whose} is neither a data set of (input, target) examples nor a pair of tensors"
+            f"{whose} is neither a data set of (input, target) examples nor a pair of arrays "
+            f"({type(error).__name__} when it was read)"
         ) from None
     require(len(inputs) == len(targets), f"{whose} does not have as many inputs as targets")
     return inputs, targets
+
+
+def _is_array(part: Any) -> bool:
+    return isinstance(part, Tensor) or hasattr(part, "__array__")
+
+
+def _tensor(part: Any, kind: torch.dtype) -> Tensor:
+    """A tensor as it is; of an array or a frame, real numbers in the model's precision."""
+    if isinstance(part, Tensor):
+        return part
+    tensor = torch.as_tensor(np.ascontiguousarray(part))
+    return tensor.to(kind) if tensor.is_floating_point() else tensor
 
 
 def _check_examples(
@@ -225,52 +264,68 @@ def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) ->
         ) from None
 
 
-def task_file(path: str, options: Options) -> Task:
+def file_spec(path: str) -> TaskSpec:
+    """The task that a Python file defines."""
+    return TaskSpec(
+        path,
+        partial(task_file, path),
+        Takes(public_records=False),
+        load_client=partial(task_file, path),
+        own_files=True,
+    )
+
+
+def task_file(path: str, options: TaskOptions, only: int | None = None) -> Task:
     """The task that a Python file defines by the names model, clients, loss, metric, and perhaps
-    test, pool, learning_rate, iterations, batch, error_name. It runs with torch seeded by the
-    public seed: initial weights repeat."""
+    test, pool, learning_rate, iterations, batch, error_name.
+
+    It runs with torch seeded by the public seed: initial weights repeat.
+    """
     require(Path(path).is_file(), f"task={path!r}: there is no such file")
     require(
         options.split in (None, "random"),
         f"split={options.split!r}: {path} says itself which client holds what; leave it out",
     )
-    with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
-        torch.manual_seed(options.seed)
-        sys.path.insert(0, str(Path(path).resolve().parent))
-        try:
-            given = runpy.run_path(path)
-        except (EquipoiseError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise DataError(
-                f"{path}, line {_line(error, path)}: {type(error).__name__}: {_first_line(error)}"
-            ) from None
-        finally:
-            sys.path.pop(0)
+    given = _run_file(path, options.seed)
     missing = [name for name in GIVEN if name not in given]
     require(
         not missing,
         f"{path} defines no {' and no '.join(missing)}: a task file gives model, clients, loss "
-        f"and metric",
+        "and metric",
     )
     chosen = {name: given[name] for name in (*GIVEN, *MAY_BE_GIVEN) if name in given}
     if options.batch is not None:
         chosen["batch"] = options.minibatch
-    task = own_task(**chosen, seed=options.seed, name=path)
-    there = len(task.clients.sizes)
+    task = own_task(**chosen, seed=options.seed, name=path, only=only)
+    number = task.number or len(task.clients.sizes)
     require(
-        options.clients in (None, there),
-        f"clients={options.clients}: {path} has {there} clients; leave it out",
+        options.clients in (None, number),
+        f"clients={options.clients}: {path} has {number} clients; leave it out",
     )
-    code = np.frombuffer(
-        Path(path).read_bytes(), dtype=np.uint8
-    )  # the loss and the metric are in it
-    return replace(
-        task,
-        fingerprint=fingerprint(
-            [code, np.frombuffer(bytes.fromhex(task.fingerprint), dtype=np.uint8)]
-        ),
-    )
+    # The loss and the metric are in the code.
+    code = np.frombuffer(Path(path).read_bytes(), dtype=np.uint8)
+    records = np.frombuffer(bytes.fromhex(task.fingerprint), dtype=np.uint8)
+    return replace(task, fingerprint=fingerprint([code, records]))
+
+
+def _run_file(path: str, seed: int) -> dict[str, Any]:
+    """The names that the file defines; of an error only its kind and place, unless it is about
+    code."""
+    with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
+        torch.manual_seed(seed)
+        sys.path.insert(0, str(Path(path).resolve().parent))
+        try:
+            return runpy.run_path(path)
+        except (EquipoiseError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            about_code = isinstance(error, ImportError | SyntaxError | NameError)
+            text = f": {_first_line(error)}" if about_code else ""
+            raise DataError(
+                f"{path}, line {_line(error, path)}: {type(error).__name__}{text}"
+            ) from None
+        finally:
+            sys.path.pop(0)
 
 
 def _line(error: BaseException, path: str) -> str:

@@ -1,28 +1,17 @@
 """What public records alone can teach: the model that private training has to beat, or to begin
 from."""
 
-from typing import Any, Protocol, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise.errors import InvalidValue
 from equipoise.tasks.linear import LinearClients, linear_clients
-from equipoise.tasks.task import Table, Task
+from equipoise.tasks.task import Convex, Table, Task
 
 
-class ConvexClients(Protocol):
-    """Clients whose losses, gradients and Hessians are known in closed form."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]: ...
-    def gradient(self, x: Tensor, t: int) -> Tensor: ...
-    def loss(self, x: Tensor) -> Tensor: ...
-    def hessians(self, x: Tensor) -> Tensor: ...
-    def single(self) -> Self: ...
-
-
-def minimiser(clients: ConvexClients, x0: Tensor, tolerance: float = 1e-10) -> Tensor:
+def minimiser(clients: Convex, x0: Tensor, tolerance: float = 1e-10) -> Tensor:
     """x* of the mean loss, up to a gradient of this length, by Newton's method with step
     halving.
     """
@@ -65,15 +54,19 @@ def _trained(task: Task) -> Tensor:
     return x[0]
 
 
-def public_only(task: Task) -> dict[str, Any] | None:
-    """What a model trained on the public pool alone reaches on the public test records; None
-    without one of them."""
+class PublicOnly(NamedTuple):
+    """What a model trained on public records alone reaches on the public test records."""
+
+    records: int
+    test_error: float
+    test_loss: float
+
+
+def public_only(task: Task) -> PublicOnly | None:
+    """What the public pool alone can teach; None without a pool or without test records."""
     if task.pool is None or task.measure is None:
         return None
     measured = task.measure(public_model(task))
-    records = len(task.pool.features) if isinstance(task.pool, Table) else task.pool.sizes[0]
-    return {
-        "records": records,
-        "test_error": float(measured.error),
-        "test_loss": float(measured.loss),
-    }
+    pool = task.pool
+    records = len(pool.features) if isinstance(pool, Table) else pool.sizes[0]
+    return PublicOnly(records, float(measured.error), float(measured.loss))

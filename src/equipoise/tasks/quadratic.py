@@ -10,15 +10,16 @@ from torch import Tensor
 
 from equipoise.errors import require
 from equipoise.seeds import stream
-from equipoise.tasks.task import Measured, Options, Task
+from equipoise.tasks.task import Measured, Takes, Task, TaskOptions, TaskSpec
 
 CLIENTS = 20
+MOST_CLIENTS = 100_000
 DIMENSION = 10
 ITERATIONS = 64
 MU, L = 0.01, 1.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QuadraticClients:
     """`A` is [clients, d, d] with eigenvalues in [MU, L]; `b`, each client's own minimiser, is
     [clients, d]."""
@@ -68,6 +69,12 @@ class QuadraticClients:
             torch.stack([row.b for row in rows])[:, None],
         )
 
+    def like_these(self, number: int, seed: int) -> "QuadraticClients":
+        """Other clients of the same public generator: stand-ins for a planner."""
+        task = quadratic(TaskOptions(clients=number, seed=seed))
+        assert isinstance(task.clients, QuadraticClients)
+        return task.clients
+
     def single(self) -> Self:
         """The same clients in single precision."""
         return replace(self, A=self.A.float(), b=self.b.float())
@@ -76,7 +83,7 @@ class QuadraticClients:
         return replace(self, A=self.A[client], b=self.b[client])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class QuadraticMeasure:
     """Error and loss: all of this problem is public."""
 
@@ -90,7 +97,7 @@ class QuadraticMeasure:
         return QuadraticMeasure(QuadraticClients.stacked([row.clients for row in rows]))
 
 
-def quadratic(options: Options) -> Task:
+def quadratic(options: TaskOptions) -> Task:
     """Public synthetic data: every client is drawn from (seed, client)."""
     require(
         options.split in (None, "random"),
@@ -101,6 +108,9 @@ def quadratic(options: Options) -> Task:
         f"batch={options.batch}: the task quadratic has no records to sample; leave it out",
     )
     number = CLIENTS if options.clients is None else options.clients
+    require(
+        number <= MOST_CLIENTS, f"clients={number} is more than {MOST_CLIENTS:,}: each is drawn"
+    )
     centre = stream(options.seed, "quadratic").standard_normal(DIMENSION)
     A, b = zip(*(_client(centre, options.seed, i) for i in range(number)), strict=True)
     drawn = QuadraticClients(torch.tensor(np.stack(A)), torch.tensor(np.stack(b)))
@@ -129,3 +139,6 @@ def _client(centre: np.ndarray, seed: int, client: int) -> tuple[np.ndarray, np.
     A = rotation @ np.diag(np.geomspace(MU, L, DIMENSION)) @ rotation.T
     b = centre + rng.standard_normal(DIMENSION)
     return (A + A.T) / 2, b
+
+
+SPEC = TaskSpec("quadratic", quadratic, Takes(public_records=False))

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from equipoise.errors import DataError, require
 from equipoise.seeds import stream
-from equipoise.tasks.task import Options
+from equipoise.tasks.task import TaskOptions
 
 Indices = NDArray[np.int64]
 
 
 def pool_and_parts(
-    labels: NDArray[np.int64], options: Options, clients: int
+    labels: NDArray[np.int64], options: TaskOptions, clients: int
 ) -> tuple[Indices, list[Indices]]:
     """The records declared public, and those of each client (`clients` of them if the user does not
     say), as indices."""

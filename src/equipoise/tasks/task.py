@@ -1,21 +1,22 @@
 """What a task is: private records held by clients, a loss, a public measure of the result, and
-public constants."""
+public facts. No repr here shows a record."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.facts import Facts
+from equipoise.privacy.promise import Unit
+
 
 class Clients(Protocol):
-    """The private records of the clients, with their loss. Everything works on the last axis of
-    x.
-    """
+    """The private records of the clients, with their loss. All works on the last axis of x."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -36,6 +37,49 @@ class Clients(Protocol):
         ...
 
 
+@runtime_checkable
+class Records(Protocol):
+    """Clients whose records can be told apart: what protecting one record needs."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+
+    def clipped_sum(
+        self, x: Tensor, chosen: Tensor | None, C: float | Tensor, draw: int
+    ) -> Tensor: ...
+
+    def regulariser(self, x: Tensor) -> Tensor: ...
+
+    def check_records(self) -> None:
+        """Refuse a model whose records cannot be told apart, before anything is spent."""
+        ...
+
+    @property
+    def slow_layers(self) -> tuple[str, ...]:
+        """What makes gradients of single records slow."""
+        ...
+
+
+@runtime_checkable
+class Convex(Protocol):
+    """Clients whose losses, gradients and Hessians are known in closed form."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]: ...
+    def gradient(self, x: Tensor, t: int) -> Tensor: ...
+    def loss(self, x: Tensor) -> Tensor: ...
+    def hessians(self, x: Tensor) -> Tensor: ...
+    def single(self) -> Self: ...
+
+
+@runtime_checkable
+class Stackable(Protocol):
+    """Clients, or a measure, of which several can work in one computation."""
+
+    @staticmethod
+    def stacked(rows: list[Any]) -> Any: ...
+
+
 class Table(NamedTuple):
     """Records as a model sees them: features [n, features] (the last is 1) and targets [n,
     outputs]."""
@@ -46,6 +90,9 @@ class Table(NamedTuple):
     def rows(self, index: NDArray[Any]) -> "Table":
         """The records at these indices, or where a mask is true."""
         return Table(self.features[index], self.targets[index])
+
+    def __repr__(self) -> str:
+        return f"Table({len(self.features)} records)"
 
 
 class Measured(NamedTuple):
@@ -64,7 +111,7 @@ Measure = Callable[[Tensor], Measured]
 
 
 @dataclass(frozen=True)
-class Options:
+class TaskOptions:
     """What a user may say to a task; None is the task's own default (for batch: all records).
 
     data, test   files with private records and with public test records, for tasks that read files
@@ -72,9 +119,9 @@ class Options:
     bounds       the file with public knowledge about columns
     proxy        files with public records like the private ones, to plan on
     public_records   how many of the task's own records are declared public, to plan on; they are
-    not trained on
+                 not trained on
     unit         whose privacy is protected: if one record's, then no record may change the number
-    of the others
+                 of the others
     """
 
     clients: int | None = None
@@ -88,18 +135,13 @@ class Options:
     bounds: str | None = None
     proxy: tuple[str, ...] = ()
     public_records: int = 0
-    unit: str = "client"
+    unit: Unit = "client"
 
     @classmethod
-    def of(cls, said: object) -> Self:
+    def of(cls, settings: object) -> Self:
         """From anything that has some of these as attributes."""
-        return cls(
-            **{
-                option.name: getattr(said, option.name)
-                for option in fields(cls)
-                if hasattr(said, option.name)
-            }
-        )
+        names = [option.name for option in fields(cls) if hasattr(settings, option.name)]
+        return cls(**{name: getattr(settings, name) for name in names})
 
     @property
     def minibatch(self) -> int | None:
@@ -109,14 +151,14 @@ class Options:
 
 def fingerprint(arrays: Iterable[NDArray[Any]]) -> str:
     """A name for what is in these arrays."""
-    found = blake2b(digest_size=16)
+    digest = blake2b(digest_size=16)
     for array in arrays:
-        found.update(f"{array.shape} {array.dtype} ".encode())
-        found.update(np.ascontiguousarray(array).data)
-    return found.hexdigest()
+        digest.update(f"{array.shape} {array.dtype} ".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Task:
     """A problem that knows its public constants.
 
@@ -124,7 +166,7 @@ class Task:
     shapes          how x falls into named tensors, in this order
     clients         the private part
     measure         error and loss on records declared public, outside every guarantee; None if
-    there are none
+                    there are none
     error_name      what the error is, in words
     pool            public records like the private ones, to plan on; of a network, as one client's
     constant_error  the error of the best constant answer on the public records, where it is known
@@ -135,8 +177,11 @@ class Task:
     test_records    how many records are measured on, where that is work
     fingerprint     of the records, private ones included: in a simulation, to know them again
     mu, L           strong convexity and smoothness of every client's loss where they are known
-    without looking at data
+                    without looking at data
+    gradient_bound  the longest gradient of one record, where there is a bound without looking
+    clipped_convex  whether the loss stays convex, and as smooth, if gradients are clipped
     sizes_public    whether the numbers of records may decide anything
+    number          of clients in all, where only one of them was loaded
     reading         what is needed to read other files like those of the task
     """
 
@@ -156,8 +201,14 @@ class Task:
     fingerprint: str = ""
     mu: float | None = None
     L: float | None = None
+    gradient_bound: float | None = None
+    clipped_convex: bool = False
     sizes_public: bool = True
+    number: int | None = None
     reading: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Task({self.name!r}: {len(self.clients.sizes)} clients, d = {self.dimension})"
 
     @property
     def dimension(self) -> int:
@@ -167,6 +218,56 @@ class Task:
     def eta(self) -> float:
         """The default step size: 1/L where L is public."""
         return 1 / self.L if self.L else self.learning_rate
+
+    def facts(self, unit: Unit) -> Facts:
+        """What everybody may know; sizes where they are public, as they are if the unit is a
+        record."""
+        public = self.sizes_public or unit == "record"
+        return Facts(
+            self.name,
+            self.number or len(self.clients.sizes),
+            self.dimension,
+            self.eta,
+            self.iterations,
+            self.batch,
+            self.clients.sizes if public else None,
+            self.mu,
+            self.L,
+            self.gradient_bound,
+            self.clipped_convex,
+        )
+
+
+class Takes(NamedTuple):
+    """Which options a task understands besides clients, split, batch and seed."""
+
+    files: bool = False
+    columns: bool = False
+    l2: bool = False
+    public_records: bool = True
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """A task as the rest of the product knows it.
+
+    load          all clients in one process
+    load_client   one client alone, without opening what belongs to the others; None where the task
+                  deals records that lie together
+    load_to_plan  the task as a planner may see it: without any private record
+    measure       (files, reading) -> Measure, for tasks that read files of one's own
+    own_files     whether private records come from files of the user
+    pools_itself  whether a planner may declare some of its records public
+    """
+
+    name: str
+    load: Callable[[TaskOptions], Task]
+    takes: Takes = field(default_factory=Takes)
+    load_client: Callable[[TaskOptions, int], Task] | None = None
+    load_to_plan: Callable[[TaskOptions], Task] | None = None
+    measure: Callable[..., Measure] | None = None
+    own_files: bool = False
+    pools_itself: bool = False
 
 
 def stacked(tasks: Sequence[Task]) -> Task:
@@ -179,3 +280,6 @@ def stacked(tasks: Sequence[Task]) -> Task:
         clients=clients.stacked([task.clients for task in tasks]),
         measure=measure and measure.stacked([task.measure for task in tasks]),
     )
+
+
+Options = TaskOptions

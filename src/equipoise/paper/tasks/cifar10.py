@@ -19,10 +19,10 @@ from torch.nn.functional import cross_entropy
 from equipoise.errors import DataError
 from equipoise.paper.data.files import File, unpickled
 from equipoise.paper.data.prepared import Arrays, DataSet, Download
-from equipoise.paper.networks import Cnn
+from equipoise.paper.networks import NARROW, Cnn
 from equipoise.paper.tasks.table1 import Row, federated_task, majority_error
 from equipoise.tasks.own import accuracy
-from equipoise.tasks.task import Options, Task
+from equipoise.tasks.task import Options, Task, TaskSpec
 
 ROW = Row(clients=5, batch=64, iterations=10_000, clips=(10, 50, 100), learning_rate=0.01)
 CLASSES, SHAPE, PIXELS = 10, (3, 32, 32), 3072
@@ -169,3 +169,7 @@ def _labels(labels: NDArray[Any], place: str) -> NDArray[np.int64]:
             f"{CLASSES - 1}"
         )
     return labels.astype(np.int64)
+
+
+SPEC = TaskSpec("cifar10", cifar10)
+NARROW_SPEC = TaskSpec("cifar10-narrow", partial(cifar10, widths=NARROW, name="cifar10-narrow"))

@@ -29,7 +29,7 @@ from equipoise.paper.data.prepared import Arrays, DataSet
 from equipoise.paper.networks import UNet3d
 from equipoise.paper.tasks.table1 import Row, federated_task
 from equipoise.tasks.network import PerExample
-from equipoise.tasks.task import Options, Task
+from equipoise.tasks.task import Options, Task, TaskSpec
 
 ROW = Row(clients=3, batch=1, iterations=400, clips=(10, 20, 50), learning_rate=0.01)
 SHAPE = (48, 60, 48)
@@ -302,3 +302,7 @@ def _arrays(scans: dict[str, Scan], test: NDArray[np.bool_], owners: NDArray[np.
         )
         arrays[f"{part}_owners"] = owners[chosen]
     return arrays
+
+
+SPEC = TaskSpec("fed-ixi", fed_ixi)
+HIPPOCAMPUS_SPEC = TaskSpec("hippocampus", hippocampus)

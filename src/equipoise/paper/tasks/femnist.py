@@ -18,10 +18,10 @@ from torch.nn.functional import cross_entropy
 from equipoise.errors import DataError
 from equipoise.paper.data.files import File
 from equipoise.paper.data.prepared import Arrays, DataSet
-from equipoise.paper.networks import Cnn
+from equipoise.paper.networks import NARROW, Cnn
 from equipoise.paper.tasks.table1 import Row, federated_task, majority_error
 from equipoise.tasks.own import accuracy
-from equipoise.tasks.task import Options, Task
+from equipoise.tasks.task import Options, Task, TaskSpec
 
 ROW = Row(clients=6, batch=16, iterations=10_000, clips=(10, 50, 100), learning_rate=0.01)
 CLASSES, SIZE = 62, 28
@@ -139,3 +139,7 @@ def check_same_users(train: Any, test: Any, word: str) -> None:
                 f"{word} {lost[0]} (one of {len(lost)}) has {of} samples and no {lacking} "
                 f"samples: a file is missing"
             )
+
+
+SPEC = TaskSpec("femnist", femnist)
+NARROW_SPEC = TaskSpec("femnist-narrow", partial(femnist, widths=NARROW, name="femnist-narrow"))

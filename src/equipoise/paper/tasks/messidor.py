@@ -31,7 +31,7 @@ from equipoise.paper.networks import vgg11
 from equipoise.paper.tasks.table1 import Row, federated_task, majority_error
 from equipoise.seeds import stream
 from equipoise.tasks.own import accuracy
-from equipoise.tasks.task import Options, Task
+from equipoise.tasks.task import Options, Task, TaskSpec
 
 SIDE = 224
 DARK = 1  # grey values up to this are border
@@ -343,3 +343,7 @@ def _arrays(parts: dict[str, list[Record]]) -> Arrays:
         arrays[f"{part}_targets"] = np.array(labels, dtype=np.int64)
         arrays[f"{part}_owners"] = np.array(owners, dtype=np.int64)
     return arrays
+
+
+SPEC = TaskSpec("messidor", messidor)
+DEEPDRID_SPEC = TaskSpec("deepdrid", deepdrid)

@@ -22,7 +22,7 @@ from equipoise.paper.networks import NextWord
 from equipoise.paper.tasks.femnist import check_same_users, leaf_users
 from equipoise.paper.tasks.table1 import Row, federated_task
 from equipoise.tasks.network import PerExample
-from equipoise.tasks.task import Options, Task
+from equipoise.tasks.task import Options, Task, TaskSpec
 
 ROW = Row(clients=3, batch=64, iterations=10_000, clips=(10, 50, 100), learning_rate=0.05)
 LENGTH, PAD, UNKNOWN = 10, 0, 1
@@ -163,3 +163,6 @@ def _vocabulary(content: bytes, place: str) -> tuple[dict[str, int], int]:
             f"{place}: its vocabulary does not give every token a number below its size, {size}"
         )
     return tokens, size
+
+
+SPEC = TaskSpec("reddit", reddit)

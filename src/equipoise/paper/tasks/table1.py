@@ -13,8 +13,8 @@ from equipoise.errors import require
 from equipoise.paper.data.prepared import Arrays
 from equipoise.seeds import stream
 from equipoise.tasks.flat_model import FlatModel
-from equipoise.tasks.network import Augment, ModelClients, Records, Rows, measure
-from equipoise.tasks.splits import Indices, Minibatches, pool_and_parts, split_records
+from equipoise.tasks.network import Augment, Rows, model_task
+from equipoise.tasks.splits import Indices, pool_and_parts, split_records
 from equipoise.tasks.task import Options, Task, fingerprint
 
 SAMPLE = 1000  # records that a data set is known again by
@@ -28,42 +28,6 @@ class Row(NamedTuple):
     iterations: int
     clips: tuple[float, ...]
     learning_rate: float
-
-
-def model_task(
-    name: str,
-    model: FlatModel,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    metric: Callable[[Tensor, Tensor], Any],
-    data: tuple[Records, ...],
-    tests: tuple[Records, ...] = (),
-    pool: Records | None = None,
-    *,
-    batch: int | None,
-    seed: int,
-    augment: Augment | None = None,
-    **facts: Any,
-) -> Task:
-    """The task of a network whose clients hold `data`; `tests` are public, together or one for each
-    client."""
-
-    def together(data: tuple[Records, ...]) -> ModelClients:
-        batches = (
-            Minibatches(seed, batch, tuple(len(inputs) for inputs, _ in data)) if batch else None
-        )
-        return ModelClients(model, loss, metric, data, seed, batches, augment=augment)
-
-    return Task(
-        name=name,
-        x0=model.initial(),
-        shapes=model.shapes,
-        clients=together(data),
-        measure=(lambda x: measure(model, loss, metric, tests, x)) if tests else None,
-        pool=None if pool is None else together((pool,)),
-        batch=batch,
-        test_records=sum(len(inputs) for inputs, _ in tests),
-        **facts,
-    )
 
 
 def federated_task(

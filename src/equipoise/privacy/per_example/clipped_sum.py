@@ -39,20 +39,20 @@ def clipped_sum(
     loss: Loss,
     inputs: Tensor,
     targets: Tensor,
-    clip_norm: float,
+    C: float,
     layout: Layout,
     micro_batch: int = 64,
 ) -> dict[str, Tensor]:
     """For each trainable parameter the sum over all examples of their gradients, each clipped to
-    clip_norm over all parameters.
+    C over all parameters.
 
     An example whose gradient is not finite counts as zero. `loss` only ever sees one example;
     `layout` is the module's. At most micro_batch examples run together, fewer if they are large:
     that changes the memory and the rounding. The sum is in float64, so that its rounding does not
     depend on how many examples there are. As in `mechanism.clip`, norms are in float64 and the
-    threshold is clip_norm less what rounding can add.
+    threshold is C less what rounding can add.
     """
-    require(clip_norm > 0, f"clip_norm={clip_norm} must be positive")
+    require(C > 0, f"C={C} must be positive")
     require(micro_batch >= 1, f"micro_batch={micro_batch} must be positive")
     values = _values(module, parameters)
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -68,7 +68,7 @@ def clipped_sum(
         squares = sum(
             (square for square, _ in shares.values()), torch.zeros(len(x), dtype=torch.float64)
         )
-        rows, weights = _weights(squares, clip_norm, dimension, values[names[0]].dtype)
+        rows, weights = _weights(squares, C, dimension, values[names[0]].dtype)
         for name, (_, weighted_sum) in shares.items():
             _add(totals, name, weighted_sum(rows, weights))
     return {
@@ -211,12 +211,12 @@ def _numbers(module: nn.Module, entry: Entry, examples: int) -> int:
 
 
 def _weights(
-    squares: Tensor, clip_norm: float, dimension: int, dtype: torch.dtype
+    squares: Tensor, C: float, dimension: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """Which examples count, and min(1, C / norm) for these. One that is not finite does not (its
     weight is 0 or nan), nor one whose weight is too small for the type to hold with precision."""
     info = torch.finfo(dtype)
-    threshold = clip_norm * (
+    threshold = C * (
         1 - info.eps * (8 + math.log2(dimension)) - torch.finfo(torch.float64).eps * dimension
     )
     weights = (threshold / squares.sqrt()).clamp(max=1.0)

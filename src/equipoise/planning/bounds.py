@@ -1,5 +1,4 @@
-"""Theorem 1 and Corollary 1 of the paper, as printed and corrected, and the displacement law. No
-torch."""
+"""The corrected bound of Theorem 1, its minimiser, and the displacement law. No torch."""
 
 import math
 from dataclasses import dataclass
@@ -9,24 +8,19 @@ import numpy as np
 from scipy import optimize
 
 from equipoise.errors import require
-from equipoise.privacy.gaussian import exact_v, gdp_mu
-from equipoise.privacy.promise import Budget, Guarantee
+from equipoise.privacy.gaussian import gdp_mu
+from equipoise.privacy.promise import Promise
 
 
-def trainability(budget: Budget, guarantee: Guarantee, dimension: float) -> float:
-    """nu^2 = (Delta/C)^2 d / (mu(epsilon, delta)^2 N_eff): noise against signal of a whole run,
-    whatever its schedule.
+def trainability(promise: Promise, clients: int, dimension: float) -> float:
+    """nu^2 = (Delta/C)^2 d / (mu(epsilon, delta)^2 N_eff).
 
-    N_eff says how averaging lessens the noise: N if trust is local, N (N - c) under secure
-    aggregation with c colluders. Far above 1 even the best plan drowns in noise.
+    It is |averaged noise|^2 / C^2 of a run with a single release. With K releases each of them has
+    K times that: noise of sqrt(K) nu clips. N_eff says how averaging lessens the noise: N if trust
+    is local, N (N - c) under secure aggregation with c colluders.
     """
-    N = guarantee.clients
-    averaging = N if guarantee.trust == "local" else N * (N - (guarantee.colluding or 0))
-    return (
-        (guarantee.sensitivity(1.0) / gdp_mu(budget.epsilon, budget.delta)) ** 2
-        * dimension
-        / averaging
-    )
+    over_mu = promise.over_clip / gdp_mu(promise.epsilon, promise.delta)
+    return over_mu**2 * dimension / promise.averaging(clients)
 
 
 @dataclass(frozen=True)
@@ -44,9 +38,9 @@ class Problem:
     mu: float
     L: float
     dimension: int
-    budget: Budget
-    guarantee: Guarantee
-    clip_norm: float
+    promise: Promise
+    clients: int
+    clip: float
     psi0: float | None = None
     r0: float | None = None
     zeta: float | None = None
@@ -58,7 +52,7 @@ class Problem:
             f"mu={self.mu} with smoothness={self.L}: strong convexity cannot exceed smoothness",
         )
         require(self.dimension >= 1, f"dimension={self.dimension} is not >= 1")
-        require(0 < self.clip_norm < math.inf, f"clip={self.clip_norm} is not a positive number")
+        require(0 < self.clip < math.inf, f"clip={self.clip} is not a positive number")
         for name, value in (("psi0", self.psi0), ("r0", self.r0)):
             require(
                 value is None or 0 < value < math.inf, f"{name}={value} is not a positive number"
@@ -77,16 +71,16 @@ class Problem:
     def price(self) -> float:
         """d Delta^2 / (mu(epsilon, delta)^2 N_eff): what every release of a run adds to |averaged
         noise|^2 of each release."""
-        return trainability(self.budget, self.guarantee, self.dimension) * self.clip_norm**2
+        return trainability(self.promise, self.clients, self.dimension) * self.clip**2
 
     @property
     def untrained(self) -> float:
         """What the bounds must beat: R0^2, or psi0/N."""
-        return self.r0**2 if self.r0 is not None else float(self.psi0 or 0) / self.guarantee.clients
+        return self.r0**2 if self.r0 is not None else float(self.psi0 or 0) / self.clients
 
     def stacked_start(self, eta: float, p: float) -> float:
         """psi0 as the paper needs it, from r0 and zeta where it was not given."""
-        return self.psi0 if self.psi0 is not None else self.guarantee.clients * self.start(eta, p)
+        return self.psi0 if self.psi0 is not None else self.clients * self.start(eta, p)
 
     def start(self, eta: float, p: float) -> float:
         """(1/N) psi_0 = R0^2 + eta^2 zeta^2 / p^2, for h_0 = 0."""
@@ -109,45 +103,6 @@ class Proposal:
     @property
     def rounds(self) -> float:
         return self.p * self.iterations
-
-
-def printed_bound(problem: Problem, v: float, eta: float, p: float, T: float) -> float:
-    """Theorem 1 as printed: E psi_T <= theta^T psi0 + (2 p^2 / (1 - theta)) v C^2 T ln(1/delta) /
-    epsilon^2."""
-    theta = max(1 - problem.mu * eta, 1 - p * p)
-    noise = (
-        v
-        * problem.clip_norm**2
-        * T
-        * math.log(1 / problem.budget.delta)
-        / problem.budget.epsilon**2
-    )
-    return float(theta**T * problem.stacked_start(eta, p) + 2 * p * p / (1 - theta) * noise)
-
-
-def corollary_1(problem: Problem, v: float | None = None) -> Proposal:
-    """Corollary 1 as printed: eta* = 1/L, p* = sqrt(mu/L), T*. Without `v`, the exact constant for
-    this sensitivity.
-
-    A T* below 1, or negative, means that the bound grows from the first step on.
-    """
-    if v is None:
-        v = exact_v(
-            problem.budget.epsilon, problem.budget.delta, problem.guarantee.sensitivity(1.0)
-        )
-    eta, p = 1 / problem.L, math.sqrt(problem.mu / problem.L)
-    T = 1.0
-    if problem.mu < problem.L:
-        decay = -math.log1p(-problem.mu / problem.L)
-        price = (
-            2
-            * v
-            * problem.clip_norm**2
-            * math.log(1 / problem.budget.delta)
-            / problem.budget.epsilon**2
-        )
-        T = math.log(problem.stacked_start(eta, p) * decay / price) / decay
-    return Proposal(eta, p, T, printed_bound(problem, v, eta, p, T))
 
 
 def corrected_bound(problem: Problem, eta: float, p: float, T: float) -> float:
@@ -235,17 +190,17 @@ class Displacement:
     distance: float
     gain: float
 
-    def rounds(self, clip_norm: float) -> int:
-        return max(1, round(self.distance / clip_norm))
+    def rounds(self, clip: float) -> int:
+        return max(1, round(self.distance / clip))
 
-    def gamma(self, clip_norm: float) -> float:
+    def gamma(self, clip: float) -> float:
         """The server step that keeps a single round from overshooting."""
-        return min(1.0, self.distance / (self.rounds(clip_norm) * clip_norm))
+        return min(1.0, self.distance / (self.rounds(clip) * clip))
 
 
 def displacement_law(
-    slope: float, curvature: float, trace: float, budget: Budget, guarantee: Guarantee
+    slope: float, curvature: float, trace: float, promise: Promise, clients: int
 ) -> Displacement:
     """D* from <-g_0, u>, u'Hu and tr(H)."""
-    distance = max(0.0, slope / (curvature + trainability(budget, guarantee, trace)))
+    distance = max(0.0, slope / (curvature + trainability(promise, clients, trace)))
     return Displacement(distance, slope * distance / 2)

@@ -1,0 +1,41 @@
+"""`train --config FILE`: settings from a TOML file, as flags that stand behind those of the
+user.
+"""
+
+from typing import Any
+
+from equipoise.errors import InvalidValue
+from equipoise.settings import read_config
+
+
+def with_config(words: list[str]) -> list[str]:
+    """The words of the command, with the file's settings added where no flag says otherwise."""
+    if words[:1] != ["train"]:
+        return words
+    path = _value(words, "--config")
+    if path is None:
+        return words
+    given = {word.partition("=")[0] for word in words}
+    added: list[str] = []
+    for name, value in read_config(path).items():
+        flag = "--" + name.replace("_", "-")
+        if flag not in given:
+            added += _words(flag, value)
+    return [*words, *added]
+
+
+def _value(words: list[str], flag: str) -> str | None:
+    for place, word in enumerate(words):
+        if word.startswith(f"{flag}="):
+            return word.partition("=")[2]
+        if word == flag:
+            if place + 1 == len(words):
+                raise InvalidValue(f"{flag} needs a file: {flag} run.toml")
+            return words[place + 1]
+    return None
+
+
+def _words(flag: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [flag] if value else []
+    return [flag, *(str(part) for part in (value if isinstance(value, tuple) else (value,)))]

@@ -1,0 +1,59 @@
+"""Flags of the command from the fields of a value: one flag per field, under the field's
+heading.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from cyclopts import Group, Parameter
+from pydantic import BaseModel, Field, create_model
+
+from equipoise.algorithms.algorithm import Option
+from equipoise.algorithms.catalogue import algorithm_options
+from equipoise.settings import LEARNING
+
+HEADINGS = (
+    "What is planned",
+    LEARNING,
+    "Own data",
+    "Privacy",
+    "Constants instead of a task",
+    "Simulation",
+)
+GROUPS = {heading: Group(heading, sort_key=order) for order, heading in enumerate(HEADINGS)}
+
+Value = TypeVar("Value", bound=BaseModel)
+
+
+def with_flags(model: type[Value]) -> type[Value]:
+    """The model with what cyclopts needs to know, and a flag for every option of an algorithm."""
+    fields: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        extra = field.json_schema_extra
+        heading = extra.get("group") if isinstance(extra, dict) else None
+        parameter = Parameter(
+            group=GROUPS.get(str(heading), Group(str(heading))),
+            consume_multiple=field.default == ()
+            or (name == "epsilon" and model.__name__ == "Question"),
+            negative=(),
+        )
+        if heading is None:
+            parameter = Parameter(show=False, parse=False)
+        annotation = Annotated[field.annotation, *field.metadata, parameter]  # type: ignore[name-defined]
+        fields[name] = (annotation, field)
+    for name, option in algorithm_options().items():
+        shown = Field(None, description=_help(option))
+        fields[name] = (Annotated[_kind(option) | None, Parameter(group=GROUPS[LEARNING])], shown)
+    return create_model(model.__name__, __base__=model, **fields)
+
+
+def _kind(option: Option) -> Any:
+    return Literal[option.choices] if option.choices else float
+
+
+def _help(option: Option) -> str:
+    return f"{option.help} (default: {option.default})"
+
+
+def plain(model: type[Value], parsed: BaseModel | None) -> Value | None:
+    """The value itself, without the flags that only the command has."""
+    return None if parsed is None else model.model_validate(parsed.model_dump())

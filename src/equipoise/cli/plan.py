@@ -1,0 +1,75 @@
+"""The command `equipoise plan`."""
+
+from json import dumps, loads
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from equipoise.cli.console import Json, errors, one_thread, output
+from equipoise.cli.flags import plain, with_flags
+from equipoise.cli.text import comparison, noise_table, trade_off
+from equipoise.describe import plan_lines
+from equipoise.errors import require
+from equipoise.planning.plan import Plan, Question
+
+QuestionFlags = with_flags(Question)
+
+
+def plan(
+    *,
+    question: Annotated[QuestionFlags, Parameter(name="*")],  # type: ignore[valid-type]
+    json: Json = False,
+    save_plot: Annotated[
+        Path | None,
+        Parameter(help="picture of the trade-off over the budgets: .png, .svg or .html"),
+    ] = None,
+) -> None:
+    """Find the best local steps, rounds, step size, clip and noise for a privacy budget, and
+    whether to train at all.
+
+    Nothing of the budget is spent: plans are tried on stand-ins made of public records. With --json
+    and one budget the output is what `equipoise train --plan FILE` reads.
+
+    Example: equipoise plan --task breast-cancer --epsilon 2 --clip 1 --trust secure-aggregation
+    """
+    from equipoise.reports.trade_off import check_picture, draw_trade_off
+
+    if save_plot:
+        check_picture(save_plot)
+    asked = plain(Question, question)
+    require(asked is not None, "epsilon is missing: give a budget")
+    assert asked
+    plans = _plans(asked)
+    if save_plot:
+        draw_trade_off(plans, save_plot)
+    if not json:
+        _show(plans)
+    elif len(plans) == 1:
+        print(plans[0].to_json())
+    else:
+        print(dumps({"plans": [loads(plan.to_json()) for plan in plans]}, indent=2))
+
+
+def _plans(question: Question) -> list[Plan]:
+    if question.task is None:
+        from equipoise.planning.constants import plan_constants
+
+        return [plan_constants(question, epsilon) for epsilon in question.epsilon]
+    one_thread()
+    from equipoise.planning.planner import plan_all
+
+    with errors.status("planning on public stand-ins"):
+        return plan_all(question)
+
+
+def _show(plans: list[Plan]) -> None:
+    console = output()
+    if len(plans) > 1:
+        console.print(trade_off(plans))
+        return
+    for line in plan_lines(plans[0]):
+        console.print(line)
+    for table in (comparison(plans[0]), noise_table(plans[0])):
+        if table:
+            console.print(table)

@@ -1,0 +1,186 @@
+"""The commands `equipoise train`, `show` and `evaluate`."""
+
+import logging
+import sys
+from collections.abc import Iterable
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from pydantic import ValidationError
+from rich.progress import track
+
+from equipoise.cli.console import Json, errors, json_number, one_thread, output, say
+from equipoise.cli.flags import plain, with_flags
+from equipoise.cli.text import diagnostics
+from equipoise.describe import result_lines
+from equipoise.errors import EquipoiseError, InvalidValue, require
+from equipoise.planning.plan import Plan
+from equipoise.result import Result
+from equipoise.settings import Settings
+
+if TYPE_CHECKING:
+    from equipoise.fleets import Round
+
+SettingsFlags = with_flags(Settings)
+
+
+def train(
+    *,
+    settings: Annotated[SettingsFlags | None, Parameter(name="*")] = None,  # type: ignore[valid-type]
+    config: Annotated[
+        Path | None,
+        Parameter(
+            help="TOML file with settings, like a sweep's but without lists; flags come first"
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        Parameter(help="a plan that `equipoise plan --json` wrote, instead of the settings"),
+    ] = None,
+    anyway: Annotated[
+        bool, Parameter(negative=(), help="train although the plan says: do not train")
+    ] = False,
+    json: Json = False,
+    out: Annotated[
+        Path | None, Parameter(help="new folder for result, model, guarantee.md and curve")
+    ] = None,
+    client_log: Annotated[
+        Path | None,
+        Parameter(
+            help="file for what clients notice about their own data; private, it stays with them"
+        ),
+    ] = None,
+) -> None:
+    """Train privately in this process, and say what was spent.
+
+    Example: equipoise train --task breast-cancer --epsilon 2 --clip 1 --local-steps 4 --trust
+    secure-aggregation
+    """
+    chosen = _chosen(plain(Settings, settings), plan, anyway)
+    one_thread()
+    from equipoise.saved import release_claim, reserve, save
+    from equipoise.training import train as run_training
+
+    if client_log:
+        _keep_client_log(client_log)
+    if out:
+        reserve(out)
+    try:
+        result = run_training(chosen, watch=_progress)
+    except BaseException:
+        if out:
+            release_claim(out)
+        raise
+    try:
+        if out:
+            no_picture = save(result, out)
+            say(f"saved in {out}" + (f"; {no_picture}" if no_picture else ""))
+    finally:  # a disk may be full: what was spent is told all the same
+        tell(result, json)
+    if result.failed:
+        sys.exit(1)
+
+
+def _chosen(settings: Settings | None, plan: Path | None, anyway: bool) -> Settings:
+    if plan:
+        require(
+            settings is None,
+            "plan and settings: a plan says everything; leave the other settings out",
+        )
+        return _read_plan(plan).to_train(anyway)
+    if settings is None:
+        raise InvalidValue("task is missing: give --task and --epsilon, or --plan FILE")
+    return settings
+
+
+def _read_plan(path: Path) -> Plan:
+    try:
+        return Plan.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidValue(f"plan={path}: {error.strerror}") from None
+    except (ValidationError, UnicodeDecodeError, KeyError, TypeError):
+        raise InvalidValue(
+            f"plan={path} is not a plan for one budget, as `equipoise plan --json` writes it"
+        ) from None
+
+
+def show(folder: Path, /, *, json: Json = False) -> None:
+    """Show a run that `train --out FOLDER` saved."""
+    from equipoise.saved import load
+
+    tell(load(folder), json)
+
+
+def evaluate(
+    folder: Path,
+    /,
+    *,
+    data: Annotated[
+        tuple[str, ...],
+        Parameter(
+            consume_multiple=True, negative=(), help="files to evaluate on (tasks csv and libsvm)"
+        ),
+    ] = (),
+    json: Json = False,
+) -> None:
+    """Measure a saved model, on the public test records of its task or on files of one's own.
+
+    The figures are not noised: on private records they are outside every guarantee.
+    """
+    from equipoise.saved import load
+    from equipoise.training import evaluate as measure
+
+    result = load(folder)
+    measured = measure(result, data)
+    error, loss = float(measured.error), float(measured.loss)
+    if json:
+        document = {
+            "error": json_number(error),
+            "loss": json_number(loss),
+            "error_name": result.error_name,
+            "data": data,
+            "covered": False,
+        }
+        print(dumps(document))
+        return
+    on = ", ".join(data) if data else "the public test records of its task"
+    print(
+        f"error {error:.4f} ({result.error_name}), loss {loss:.4f}, on {on}: not noised, outside "
+        f"the "
+        "guarantee"
+    )
+
+
+def tell(result: Result, json: bool) -> None:
+    if json:
+        print(result.to_json())
+        return
+    console, notices = output(), len(result.notices)
+    for number, line in enumerate(result_lines(result)):
+        console.print(line, style="bold red" if number < notices else None)
+    if result.per_round:
+        console.print(diagnostics(result))
+
+
+def _progress(rounds: "Iterable[Round]", total: int) -> "Iterable[Round]":
+    quiet = not errors.is_terminal
+    return track(rounds, "training", total, console=errors, transient=True, disable=quiet)
+
+
+def _keep_client_log(path: Path) -> None:
+    """Into a file that only its owner may read. A log that cannot be written is lost in silence: an
+    error would tell of it."""
+    try:
+        path.touch(0o600)
+        handler = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise InvalidValue(f"client_log={path} cannot be written: {error.strerror}") from None
+    handler.handleError = lambda record: None  # type: ignore[method-assign]
+    log = logging.getLogger("equipoise.client")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+
+
+__all__ = ["EquipoiseError", "evaluate", "show", "tell", "train"]

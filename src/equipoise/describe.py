@@ -1,0 +1,260 @@
+"""Results and plans in words: one fact a line, what matters first. Plain text, for every reader."""
+
+from html import escape
+from math import inf
+
+from equipoise.planning.plan import Option, Plan, Prediction
+from equipoise.result import Result
+
+WIDTH = 12  # of the names at the left
+
+
+def result_lines(result: Result) -> list[str]:
+    """Notices first, then what came out, what was spent, and what was promised to whom."""
+    facts = [f"{name:<{WIDTH}}{text}" for name, text in result_facts(result)]
+    return [*result.notices, headline(result), *facts]
+
+
+def result_facts(result: Result) -> list[tuple[str, str]]:
+    return [
+        *_errors(result),
+        _spent(result),
+        _protected(result),
+        _adversary(result),
+        _noise(result),
+        _clip(result),
+    ]
+
+
+def headline(result: Result) -> str:
+    """What was trained, how."""
+    run = result.run
+    pace = f"about {1 / run.p:g} local steps (coin)"
+    if run.local_steps:
+        pace = number_of(run.local_steps, "local step")
+    return (
+        f"{run.task}, {run.algorithm}{_options(run.options)}: {number_of(result.rounds, 'round')} "
+        f"of "
+        f"{pace}, {number_of(run.clients, 'client')}, d = {result.dimension}, eta = {run.eta:.4g}"
+    )
+
+
+def _options(options: dict[str, float | str]) -> str:
+    return (
+        f" ({', '.join(f'{name} {value}' for name, value in options.items())})" if options else ""
+    )
+
+
+def _errors(result: Result) -> list[tuple[str, str]]:
+    error, start = result.test_error, result.baseline_error
+    if error is None or start is None:
+        return [("test error", "no public test records were given (--test FILE)")]
+    facts = [
+        ("test error", f"{error:.4f}   without training: {start:.4f}"),
+        ("", f"{result.error_name}, on records declared public, outside the guarantee"),
+    ]
+    if error >= start:
+        facts.append(("", f"no better than not training{_way_out(result)}"))
+    if alone := result.public_only:
+        text = f"{alone.test_error:.4f}   from {alone.records} public records alone"
+        facts.append(("public only", text))
+    return facts
+
+
+def _way_out(result: Result) -> str:
+    """What lessens the noise, where there is any."""
+    if result.account.sigma == 0:
+        return ""
+    per = result.run.mechanism.words.per
+    fewer = "fewer rounds" if per == "round" else "fewer local steps in all"
+    more = "clients" if result.run.unit == "client" else "records"
+    return f": {fewer}, a smaller clip or more {more} lessen the noise"
+
+
+def _spent(result: Result) -> tuple[str, str]:
+    run, account = result.run, result.account
+    if account.epsilon == inf:
+        return ("privacy", "none (epsilon = inf)")
+    how = "exact" if account.exact else "an upper bound"
+    return (
+        "would spend" if run.simulation else "spent",
+        f"epsilon = {account.epsilon:.6g} of {run.epsilon:g} at delta = {run.delta:g}: {how}, for "
+        f"{number_of(account.releases, 'release')}",
+    )
+
+
+def _protected(result: Result) -> tuple[str, str]:
+    run = result.run
+    if run.simulation:
+        return ("protects", "nobody: see the first line")
+    whom = {"client": "one client and all it holds", "record": "one record of one client"}[run.unit]
+    return ("protects", f"{whom} (unit: {run.unit}; neighbours: {run.neighbours})")
+
+
+def _adversary(result: Result) -> tuple[str, str]:
+    run = result.run
+    seen = "every message" if run.trust == "local" else "only the sum of a round"
+    colluding = ""
+    if run.colluding is not None:
+        colluding = f", while {number_of(run.colluding, 'client')} may collude"
+    return ("against", f"an adversary who sees {seen}{colluding} (trust: {run.trust})")
+
+
+def _noise(result: Result) -> tuple[str, str]:
+    return (
+        "noise",
+        f"sigma = {result.account.sigma:.4g} per coordinate of {noised(result)}; each client adds "
+        f"{result.client_sigma:.4g}",
+    )
+
+
+def noised(result: Result) -> str:
+    """What sigma is the noise of."""
+    if result.run.trust == "secure-aggregation":
+        return "the sum of a round"
+    return result.run.mechanism.words.noised
+
+
+def _clip(result: Result) -> tuple[str, str]:
+    rates = sorted({event.rate for event in result.account.events})
+    sampling = ""
+    if result.account.sampled:
+        to = f" to {rates[-1]:.4g}" if len(rates) > 1 else ""
+        sampling = f" for one record's gradient; sampling rate {rates[0]:.4g}{to}"
+    return (
+        "clip",
+        f"C = {result.run.clip:g}{sampling}; noise rule: {result.run.noise_rule}; source: "
+        f"{result.noise_source}",
+    )
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Verdict, reason, plan, prediction, and what else was considered."""
+    facts = [
+        ("verdict", plan.verdict.upper()),
+        ("why", plan.reason),
+        ("budget", _budget(plan)),
+        (
+            "nu^2",
+            f"{plan.nu2:.3g}: mean of |averaged noise|^2 / C^2 if there were one release; with K "
+            "releases each has K times that",
+        ),
+        *_chosen(plan),
+        *_beside(plan),
+        *(("public", sentence) for sentence in plan.public),
+    ]
+    return [f"{name:<{WIDTH}}{text}" for name, text in facts]
+
+
+def _budget(plan: Plan) -> str:
+    promise = plan.promise
+    return (
+        f"epsilon = {plan.epsilon:g}, delta = {plan.delta:g} for one {plan.unit} "
+        f"({promise.neighbours}; trust: {promise.trust})"
+    )
+
+
+def _chosen(plan: Plan) -> list[tuple[str, str]]:
+    option = plan.chosen
+    if option is None:
+        return []
+    what = "what the adversary sees"
+    if plan.unit == "record":
+        what = f"what is noised, the {str(option.noise_in).removeprefix('hidden-')}"
+    facts = [
+        (
+            "plan",
+            f"{option.algorithm}{_options(option.options)}: {number_of(option.rounds, 'round')} of "
+            f"{number_of(option.local_steps, 'local step')} (T = {option.iterations}), eta = "
+            f"{option.eta:.4g}, C = {option.clip:.4g}, gamma = {option.gamma:.3g}",
+        ),
+        (
+            "noise",
+            f"sigma = {option.sigma:.4g} per coordinate of {what}; each client adds "
+            f"{option.client_sigma:.4g}",
+        ),
+    ]
+    predicted = option.predicted
+    if predicted.excess_loss is not None:
+        clipped = ""
+        if plan.unit == "client" and predicted.clipped is not None:
+            clipped = f", {predicted.clipped:.0%} of messages clipped"
+        facts.append(
+            (
+                "predicted",
+                f"excess loss {pm(predicted, 'excess_loss')}, test error "
+                f"{pm(predicted, 'test_error')}{clipped}",
+            )
+        )
+    return facts
+
+
+def _beside(plan: Plan) -> list[tuple[str, str]]:
+    """The comparison of algorithms, not training, public records alone, and what would be
+    enough.
+    """
+    facts = []
+    if (better := _better(plan)) and plan.unit == "client":
+        facts.append(("better", better))
+    start = plan.untrained
+    if start.excess_loss is not None:
+        text = f"excess loss {start.excess_loss:.4g}, test error {number(start.test_error)}"
+        facts.append(("untrained", text))
+    if alone := plan.public_only:
+        text = f"test error {alone.test_error:.4f}, from {alone.records} public records alone"
+        facts.append(("public only", text))
+    if changes := plan.changes:
+        of_each = " of each client" if plan.unit == "record" else ""
+        what = "clients" if plan.unit == "client" else "records"
+        more = changes.clients if plan.unit == "client" else changes.records
+        epsilon = changes.epsilon or "inf"
+        text = f"about epsilon = {epsilon}, or {more or 'no number of'} {what}{of_each}"
+        facts.append(("would do", text))
+    return facts
+
+
+def _better(plan: Plan) -> str | None:
+    """Which algorithm, and whether the difference means anything."""
+    tried = [option for option in plan.options if option.predicted.excess_loss_se is not None]
+    tried = [option for option in tried if option.origin == option.algorithm]
+    if len(tried) < 2:
+        return None
+    first, second = sorted(tried, key=lambda option: option.predicted.excess_loss or 0.0)[:2]
+    least, next_least = (_excess(option) for option in (first, second))
+    ahead = 1 - least / next_least
+    spread = (_excess_se(first) ** 2 + _excess_se(second) ** 2) ** 0.5
+    tie = "" if next_least - least > 2 * spread else " (within the noise: a tie)"
+    return (
+        f"{first.algorithm} than {second.algorithm} for this budget, by {ahead:.0%} of the excess "
+        f"loss{tie}"
+    )
+
+
+def _excess(option: Option) -> float:
+    return option.predicted.excess_loss or 0.0
+
+
+def _excess_se(option: Option) -> float:
+    return option.predicted.excess_loss_se or 0.0
+
+
+def pm(predicted: Prediction, name: str) -> str:
+    """A predicted mean and its standard error."""
+    mean, error = getattr(predicted, name), getattr(predicted, f"{name}_se")
+    return "not known" if mean is None else f"{mean:.3f} ± {error:.3f}"
+
+
+def number(value: float | None) -> str:
+    """A number in a table; what is not known is left blank."""
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def number_of(count: float, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def as_html(lines: list[str]) -> str:
+    """For a notebook: the same lines, as they are."""
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"

@@ -1,0 +1,28 @@
+"""Facts: what everybody may know about a task, and all that settings and accounts may depend on."""
+
+from typing import NamedTuple
+
+
+class Facts(NamedTuple):
+    """The public side of a task. A silo that holds one file has the same facts as everybody else.
+
+    clients, dimension      N and d
+    eta, iterations, batch  the task's own choices where the user makes none (batch None: all
+    records)
+    sizes                   the number of records of every client; None where that is private
+    mu, L                   strong convexity and smoothness of every client's loss, where known
+    gradient_bound          the longest gradient of one record, where there is a bound
+    clipped_convex          whether the loss stays convex, and as smooth, if gradients are clipped
+    """
+
+    task: str
+    clients: int
+    dimension: int
+    eta: float
+    iterations: int
+    batch: int | None = None
+    sizes: tuple[int, ...] | None = None
+    mu: float | None = None
+    L: float | None = None
+    gradient_bound: float | None = None
+    clipped_convex: bool = False

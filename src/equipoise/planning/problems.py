@@ -1,0 +1,341 @@
+"""What plans are tried on, for either unit: candidates, the noise of each, and a trial on
+stand-ins."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+from equipoise.algorithms import algorithm_spec
+from equipoise.facts import Facts
+from equipoise.planning.bounds import trainability
+from equipoise.planning.candidates import Candidate, smallest
+from equipoise.planning.plan import Changes, Question
+from equipoise.planning.screening import Screen, screen, shortlist
+from equipoise.planning.surrogate import Surrogate
+from equipoise.planning.trial import Stages, Trial, TrialNoise, race, try_plan
+from equipoise.privacy.gaussian import gdp_mu, noise_sigma
+from equipoise.privacy.mechanisms.catalogue import mechanism
+from equipoise.privacy.mechanisms.mechanism import Mechanism
+from equipoise.privacy.promise import Promise
+from equipoise.settings import Settings
+from equipoise.tasks.linear import LinearClients
+
+WORTH_WHILE = 0.9  # a plan must leave less than this share of the loss of not training
+PACES = (1, 2, 4, 8, 16, 32)
+ROUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+LONGEST = 512  # local iterations of a plan, if they are not given
+MOST_ROUNDS = 512  # considered at a fixed number of iterations
+
+
+class PlanningProblem(Protocol):
+    """Stand-ins, a promise, and what can be tried."""
+
+    surrogate: Surrogate
+    promise: Promise
+    facts: Facts
+    stages: Stages
+
+    def groups(self, question: Question) -> dict[str, list[Candidate]]:
+        """Candidates by what a table compares; each group has one winner."""
+        ...
+
+    def try_out(self, candidate: Candidate, seeds: range) -> Trial: ...
+
+    def sigma(self, candidate: Candidate) -> float:
+        """What protects one release of the real run."""
+        ...
+
+    def choose(self, trials: Iterable[Trial], question: Question) -> Trial:
+        """The plan among the winners."""
+        ...
+
+    @property
+    def nu2(self) -> float: ...
+
+    def changes(self, question: Question, untrained: float) -> Changes:
+        """What would make training worth while."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClientProblem:
+    """The unit is a client: screened on a quadratic model, then tried."""
+
+    surrogate: Surrogate
+    promise: Promise
+    facts: Facts
+
+    @property
+    def stages(self) -> Stages:
+        """Few seeds in many dimensions, where seeds differ little and cost much."""
+        few, many = ((2, 10), (8, 4), (32, 1)), ((8, 10), (32, 4), (128, 1))
+        return few if self.surrogate.large else many
+
+    @property
+    def noise_per_clip(self) -> float:
+        """Of the average, per coordinate, for one release with C = 1."""
+        return math.sqrt(trainability(self.promise, self.facts.clients, 1))
+
+    @property
+    def nu2(self) -> float:
+        return trainability(self.promise, self.facts.clients, self.facts.dimension)
+
+    def groups(self, question: Question) -> dict[str, list[Candidate]]:
+        return {
+            name: shortlist(self._screened(question, name, self.noise_per_clip))
+            for name in question.algorithms
+        }
+
+    def _screened(
+        self, question: Question, algorithm: str, noise: float, seeds: int = 8
+    ) -> list[Candidate]:
+        r0 = float((self.surrogate.best - self.surrogate.x0).norm())
+        clips = [question.clip] if question.clip else [r0 / 2**j for j in range(1, 6)]
+        gammas = [question.gamma] if question.gamma else _gammas(question)
+        etas = [1 / self.surrogate.L, 0.25 / self.surrogate.L]
+        few = 3 if self.surrogate.large else seeds
+        options = question.options_of(algorithm)
+        what = Screen(algorithm, options, etas, _paces(question), clips, gammas, noise, few)
+        return screen(self.surrogate, what)
+
+    def sigma(self, candidate: Candidate) -> float:
+        sensitivity = self.promise.sensitivity(candidate.clip)
+        return noise_sigma(self.promise.epsilon, self.promise.delta, candidate.rounds, sensitivity)
+
+    def try_out(self, candidate: Candidate, seeds: range) -> Trial:
+        return self.try_with(candidate, seeds, self.noise_per_clip)
+
+    def try_with(self, candidate: Candidate, seeds: range, noise_per_clip: float) -> Trial:
+        """Run the plan on the surrogate once for every seed, all seeds in one computation.
+
+        The surrogate may have fewer clients than there are: its clients' noise is scaled so that
+        the average has the right size.
+        """
+        averaged = noise_per_clip * candidate.clip * math.sqrt(candidate.rounds)
+        releaser = mechanism("client").releaser(
+            candidate.clip, averaged * math.sqrt(self.surrogate.number)
+        )
+        gradient = self.surrogate.clients.gradient
+        return try_plan(
+            self.surrogate, candidate, gradient, releaser, TrialNoise(seeds), len(seeds)
+        )
+
+    def choose(self, trials: Iterable[Trial], question: Question) -> Trial:
+        return min(trials, key=lambda trial: trial.mean)
+
+    def changes(self, question: Question, untrained: float) -> Changes:
+        """The smallest epsilon, and the smallest number of clients, judged like a plan."""
+        noise, clients = self.noise_per_clip, self.facts.clients
+        algorithm = question.algorithms[0]
+
+        def worth(factor: float) -> bool:
+            screened = self._screened(question, algorithm, noise * factor, seeds=6)
+            best = race(
+                shortlist(screened)[:6],
+                lambda c, seeds: self.try_with(c, seeds, noise * factor),
+                ((16, 2), (64, 1)),
+            )
+            return best.mean + 2 * best.standard_error < WORTH_WHILE * untrained
+
+        less = smallest(lambda times: worth(1 / times), 1.0)  # how many times less noise would do
+        if less is None:
+            return Changes()
+        wanted = (noise / less) ** 2
+
+        def enough(promise: Promise, others: int) -> bool:
+            return trainability(promise, others, 1) <= wanted
+
+        more = smallest(lambda number: enough(self.promise, math.ceil(number)), clients, whole=True)
+        return Changes(
+            epsilon=smallest(
+                lambda epsilon: enough(replace(self.promise, epsilon=epsilon), clients),
+                self.promise.epsilon,
+            ),
+            clients=None if more is None else int(more),
+        )
+
+
+def _gammas(question: Question) -> list[float]:
+    return [1.0, 0.5, 0.25, 0.125] if question.clip else [1.0, 0.5]
+
+
+def _paces(question: Question) -> list[tuple[int, list[int]]]:
+    """Local steps, and the numbers of rounds to try with each."""
+    T = question.iterations
+    if T:
+        divisors = [tau for tau in range(1, T + 1) if T % tau == 0]
+        return [(tau, [T // tau]) for tau in divisors if T // tau <= MOST_ROUNDS]
+    return [(tau, [K for K in ROUNDS if K * tau <= LONGEST]) for tau in PACES]
+
+
+RECORD_STEPS = (4, 8, 16, 32, 64, 128, 256, 512)
+RECORD_PACES = (1, 4, 16, 64)
+FEW_ROUNDS = (1, 2, 3, 4, 8)
+AS_GOOD = 1.02  # a plan that leaves at most this much more than the best may win by its price
+
+
+@dataclass(frozen=True)
+class RecordProblem:
+    """The unit is a record. Where a local step is paid for, local steps save communication and no
+    privacy; where a round is, few rounds of many steps are as good as it gets.
+
+    `facts.sizes` holds the number of records of one real client.
+    """
+
+    surrogate: Surrogate
+    promise: Promise
+    facts: Facts
+    stages: Stages = ((4, 3), (24, 1), (64, 1))
+
+    @property
+    def clients(self) -> LinearClients:
+        return cast(LinearClients, self.surrogate.clients)
+
+    @property
+    def records(self) -> int:
+        return (self.facts.sizes or (1,))[0]
+
+    @property
+    def nu2(self) -> float:
+        """nu^2 of full-batch gradients: (Delta/C)^2 d / (mu(epsilon, delta)^2 N m^2), m the records
+        of a client."""
+        mu = gdp_mu(self.promise.epsilon, self.promise.delta)
+        clients = self.facts.clients
+        return (
+            self.promise.over_clip**2 * self.facts.dimension / (mu**2 * clients * self.records**2)
+        )
+
+    def groups(self, question: Question) -> dict[str, list[Candidate]]:
+        """By place of the noise, algorithm and local steps."""
+        T, surrogate = question.iterations, self.surrogate
+        etas = [2 / (surrogate.L + surrogate.mu), 0.5 / surrogate.L]
+        paces = [tau for tau in range(1, T + 1) if T % tau == 0] if T else list(RECORD_PACES)
+        groups = {}
+        for place in question.mechanisms:
+            for algorithm in _algorithms(question, place):
+                options = _options(question, algorithm, place)
+                for tau in paces:
+                    plans = [
+                        Candidate(algorithm, eta, tau, K, C, 1.0, place.noise_in, options)
+                        for eta in etas
+                        for K in _rounds(T, tau, place)
+                        for C in self._clips(question, place)
+                    ]
+                    if plans:
+                        groups[f"{place.noise_in}, {algorithm}, tau = {tau}"] = plans
+        return groups
+
+    def _clips(self, question: Question, place: Mechanism) -> list[float]:
+        bound = self.facts.gradient_bound or math.inf
+        if place.by_stability and not self.facts.clipped_convex:
+            return [bound]  # a clipped multinomial loss is not convex
+        if question.clip:
+            return [question.clip]
+        longest = bound if bound < math.inf else 1.0
+        shares = (1.0, 0.3) if place.by_stability else (1.0, 0.3, 0.1)
+        return [share * longest for share in shares]
+
+    def sigma(self, candidate: Candidate) -> float:
+        """Of the sum of a client's gradients, or of its message: from the mechanism itself."""
+        return _sigma(candidate, self.promise, self.facts)
+
+    def try_out(self, candidate: Candidate, seeds: range) -> Trial:
+        """The plan on the stand-ins, whose mean gradients get the noise that those of real clients
+        would have."""
+        noise = TrialNoise(seeds)
+        place = mechanism("record", cast(Any, candidate.noise_in))
+        sigma = self.promise.client_sigma(self.sigma(candidate), self.facts.clients)
+        # Fewer stand-ins than clients: the noise of the average counts.
+        fewer = math.sqrt(self.surrogate.number / self.facts.clients)
+        scaled = sigma * fewer
+        if place.noise_in != "message":
+            scaled = sigma * self.clients.sizes[0] / self.records * fewer
+        rates = (1.0,) * self.surrogate.number
+        gradient = place.gradient(self.clients, candidate.clip, scaled, rates, noise)
+        releaser = place.releaser(candidate.clip, scaled)
+        return try_plan(self.surrogate, candidate, gradient, releaser, noise, len(seeds))
+
+    def choose(self, trials: Iterable[Trial], question: Question) -> Trial:
+        """The cheapest of those that are as good as the best."""
+        trials = list(trials)
+        least = min(trial.mean for trial in trials)
+        good = [trial for trial in trials if trial.mean <= AS_GOOD * least]
+        return min(good, key=lambda trial: _price(trial.candidate, question.round_cost))
+
+    def changes(self, question: Question, untrained: float) -> Changes:
+        """The smallest epsilon, and the smallest number of records of a client."""
+        # One place for the noise and one pace are enough to tell.
+        first, *_ = self.groups(question).values()
+        short = [c for c in first if c.eta * self.surrogate.L > 1 and c.iterations <= 64]
+        candidates = short or first[:4]
+
+        def worth(records: float) -> bool:
+            more = replace(self, facts=self.facts._replace(sizes=(math.ceil(records),)))
+            best = race(candidates, more.try_out, ((4, 3), (32, 1)))
+            return best.mean + 2 * best.standard_error < WORTH_WHILE * untrained
+
+        records = smallest(worth, self.records, whole=True)
+        if records is None:
+            return Changes()
+        epsilon, delta = self.promise.epsilon, self.promise.delta
+        wanted = gdp_mu(epsilon, delta) * records / self.records
+        less = smallest(lambda value: gdp_mu(value, delta) >= wanted, epsilon)
+        return Changes(epsilon=less, records=int(records))
+
+
+def _rounds(T: int | None, tau: int, place: Mechanism) -> list[int]:
+    if T:
+        return [T // tau]
+    if place.words.per == "local step":
+        return [steps // tau for steps in RECORD_STEPS if steps >= tau]
+    return list(FEW_ROUNDS)
+
+
+def _algorithms(question: Question, place: Mechanism) -> list[str]:
+    """Those asked for; of several, where a round is paid for only those that remember nothing."""
+    names = question.algorithms
+    if len(names) == 1 or place.words.per == "local step":
+        return names
+    return [name for name in names if algorithm_spec(name).memory({}) == "none"]
+
+
+def _options(question: Question, algorithm: str, place: Mechanism) -> dict[str, float | str]:
+    """Where noise is in the message, clients may remember only what was released."""
+    spec = algorithm_spec(algorithm)
+    private = place.by_stability and place.noise_in == "message" and spec.memory({}) == "private"
+    return {**(spec.open_memory if private else {}), **question.options_of(algorithm)}
+
+
+def _price(candidate: Candidate, round_cost: float) -> float:
+    return candidate.rounds * (candidate.local_steps + round_cost)
+
+
+def _sigma(candidate: Candidate, promise: Promise, facts: Facts) -> float:
+    settings = settings_of(candidate, promise, task=facts.task)
+    run = settings.resolve(facts)
+    schedule = (candidate.local_steps,) * candidate.rounds
+    return run.mechanism.events(run, facts, schedule)[0].sigma
+
+
+def settings_of(candidate: Candidate, promise: Promise, **others: Any) -> Settings:
+    """What `train` needs to follow the candidate."""
+    return Settings.of(
+        **{
+            "algorithm": candidate.algorithm,
+            "options": candidate.options,
+            "iterations": candidate.iterations,
+            "local_steps": candidate.local_steps,
+            "eta": candidate.eta,
+            "gamma": candidate.gamma,
+            "clip": candidate.clip,
+            "noise_in": candidate.noise_in if promise.unit == "record" else None,
+            "epsilon": promise.epsilon,
+            "delta": promise.delta,
+            "unit": promise.unit,
+            "neighbours": promise.neighbours,
+            "trust": promise.trust,
+            "colluding": promise.colluding,
+            **others,
+        }
+    )

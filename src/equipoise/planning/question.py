@@ -1,0 +1,175 @@
+"""Question: what a user asks a planner, a frozen value; every field is a flag of the command."""
+
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, model_validator
+
+from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec
+from equipoise.errors import InvalidValue, require
+from equipoise.privacy.promise import Promise
+from equipoise.settings import Common, NoiseIn, Path, flag
+
+PLANNED, CONSTANTS = "What is planned", "Constants instead of a task"
+GIVEN_WITHOUT_TASK = ("mu", "smoothness", "dimension", "psi0", "r0", "zeta")
+
+
+def _several(value: Any) -> Any:
+    return (value,) if isinstance(value, int | float | str) else value
+
+
+class Question(Common):
+    """A budget, and a task (or the constants of a problem)."""
+
+    task: Path | None = flag(
+        None,
+        PLANNED,
+        "what will be learnt: breast-cancer, csv, digits, digits-mlp, libsvm, quadratic, or a "
+        "Python "
+        "file",
+    )
+    epsilon: Annotated[tuple[float, ...], BeforeValidator(_several)] = flag(
+        ..., PLANNED, "the budget of the whole run; several give a table of the trade-off"
+    )
+    algorithm: str = flag(
+        "both",
+        PLANNED,
+        f"which algorithm to plan for: {', '.join(ALGORITHMS)}; both compares the paper's two, all "
+        "compares every one",
+    )
+    iterations: int | None = flag(
+        None,
+        PLANNED,
+        "fixes T, the local steps in total, and plans tau among its divisors (the "
+        "paper's question)",
+    )
+    clip: float | None = flag(None, PLANNED, "C, if it is given; planned otherwise")
+    gamma: float | None = flag(None, PLANNED, "server step, if it is given; planned otherwise")
+    noise_in: NoiseIn | None = flag(
+        None,
+        PLANNED,
+        "unit record: plan for noise here only; all places are compared otherwise",
+    )
+    round_cost: float = flag(
+        0.0,
+        PLANNED,
+        "unit record: price of a round in local steps; of plans that are as good, the cheapest is "
+        "taken",
+    )
+    synthetic: bool = flag(
+        False,
+        PLANNED,
+        "plan on made-up records, from public constants alone: no public record is used",
+    )
+    records: int | None = flag(
+        None, PLANNED, "about how many records a client has, where that is private (default 100)"
+    )
+
+    mu: float | None = flag(None, CONSTANTS, "strong convexity of every client's loss")
+    smoothness: float | None = flag(None, CONSTANTS, "L of every client's loss")
+    dimension: int | None = flag(None, CONSTANTS, "d, parameters of the model")
+    psi0: float | None = flag(None, CONSTANTS, "the paper's psi_0, stacked over clients")
+    r0: float | None = flag(None, CONSTANTS, "distance of the start from the optimum")
+    zeta: float | None = flag(None, CONSTANTS, "root mean square of the clients' gradients there")
+    v: float | None = flag(None, CONSTANTS, "Lemma 1's constant (default: the exact one)")
+
+    @model_validator(mode="after")
+    def _valid(self) -> Self:
+        self._check_common()
+        require(len(self.epsilon) > 0, "epsilon is missing: give one budget, or several")
+        for epsilon in self.epsilon:
+            promise = self.promise(epsilon)
+            promise.check_clients(self.clients or 2**31)
+            require(
+                epsilon < math.inf,
+                "epsilon=inf needs no plan: without noise, more rounds are better",
+            )
+        for name in ("clip", "gamma", "v"):
+            value = getattr(self, name)
+            require(
+                value is None or 0 < value < math.inf, f"{name}={value} is not a positive number"
+            )
+        for name in ("iterations", "records"):
+            count = getattr(self, name)
+            require(count is None or count >= 1, f"{name}={count} is not >= 1")
+        require(
+            0 <= self.round_cost < math.inf, f"round_cost={self.round_cost} is not a price >= 0"
+        )
+        self._check_algorithms()
+        for mechanism in self.mechanisms:
+            mechanism.check_plan(self)
+        self._check_constants()
+        return self
+
+    def _check_algorithms(self) -> None:
+        known = [
+            name for algorithm in self.algorithms for name in algorithm_spec(algorithm).options
+        ]
+        for name in self.options:
+            require(
+                name in known,
+                f"{name} with algorithm={self.algorithm}, which has no such option: leave it out",
+            )
+        for algorithm in self.algorithms:
+            algorithm_spec(algorithm).given(self.options_of(algorithm))
+
+    def _check_constants(self) -> None:
+        given = [name for name in GIVEN_WITHOUT_TASK if getattr(self, name) is not None]
+        if self.task is not None:
+            require(
+                not given,
+                f"{', '.join(given)} with task={self.task}, which knows its constants: leave them "
+                f"out",
+            )
+            return
+        needed = ("mu", "smoothness", "dimension", "clients", "clip")
+        missing = [name for name in needed if getattr(self, name) is None]
+        require(
+            not missing,
+            f"give a task, or the constants of a problem: {', '.join(missing)} missing",
+        )
+
+    @property
+    def algorithms(self) -> list[str]:
+        """The names of the algorithms to plan for."""
+        if self.algorithm == "all":
+            return list(ALGORITHMS)
+        if self.algorithm == "both":
+            return [name for name, spec in ALGORITHMS.items() if spec.paper]
+        return [algorithm_spec(self.algorithm).name]
+
+    def options_of(self, algorithm: str) -> dict[str, float | str]:
+        """Those of the options that the algorithm understands."""
+        known = algorithm_spec(algorithm).options
+        return {name: value for name, value in self.options.items() if name in known}
+
+    @property
+    def mechanisms(self) -> list[Any]:
+        """Where noise may go for this unit: everywhere, or where the question says."""
+        from equipoise.privacy.mechanisms.catalogue import mechanism, mechanisms_of
+
+        if self.noise_in:
+            return [mechanism(self.unit, self.noise_in)]
+        places = mechanisms_of(self.unit)
+        if self.trust == "local":
+            return places
+        shared = [place for place in places if place.noise_in == "message"]
+        if self.unit == "record":
+            raise InvalidValue(
+                "trust=secure-aggregation with unit=record saves noise only with noise_in=message: "
+                "give it, or trust=local"
+            )
+        return shared
+
+    def promise(self, epsilon: float) -> Promise:
+        return Promise(epsilon, self.delta, self.unit, self.neighbours, self.trust, self.colluding)
+
+    def passed_on(self, clients: int | None) -> dict[str, Any]:
+        """What a plan passes on to training as it was said; the number of clients as it was
+        found.
+        """
+        names = [name for name in Common.model_fields if name != "options"]
+        return {name: getattr(self, name) for name in names} | {"clients": clients}
+
+
+Verdict = Literal["train", "do not train", "public data alone is as good", "inconclusive"]

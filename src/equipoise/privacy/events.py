@@ -1,0 +1,101 @@
+"""What was released (Event), apart from what that costs (Account)."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from equipoise.privacy.promise import OVER_CLIP, Neighbours, Unit
+
+
+class Event(NamedTuple):
+    """One kind of release, as an accountant, a ledger row and guarantee.md see it.
+
+    `count` times, adaptively, the adversary sees v + N(0, sigma^2 I), where v moves by at most
+    `sensitivity` (L2 norm) if one unit changes into a neighbour. With rate < 1, v is a sum over a
+    secret Poisson sample of that rate.
+    """
+
+    unit: Unit
+    neighbours: Neighbours
+    sensitivity: float
+    sigma: float
+    rate: float
+    count: int
+
+    @property
+    def mu(self) -> float | None:
+        """All of it as one Gaussian, sensitivity sqrt(count) / sigma; None where records are
+        sampled."""
+        if self.rate < 1:
+            return None
+        if not self.count:
+            return 0.0
+        return self.sensitivity * math.sqrt(self.count) / self.sigma if self.sigma else math.inf
+
+    def epsilon(self, delta: float) -> float:
+        """The epsilon that all of it spends at `delta`: exact at rate 1, else an upper bound."""
+        from equipoise.privacy.gaussian import epsilon_spent  # scipy: not for --help
+        from equipoise.privacy.sampled import sampled_epsilon
+
+        if self.rate == 1 or self.sigma == 0:
+            return epsilon_spent(self.sigma, self.count, self.sensitivity, delta)
+        noise = self.sigma / (self.sensitivity / OVER_CLIP[self.neighbours])
+        return sampled_epsilon(noise, self.count, self.rate, delta, self.neighbours)
+
+
+class Account(NamedTuple):
+    """What a run releases and spends, whatever rule chose the noise.
+
+    events      one for each client, or a single one where all clients are alike
+    epsilons    what each event spends at the run's delta
+    exact       whether epsilon is exact; else an upper bound (secret samples, stability)
+    follows_from   the constants that the sensitivity follows from, where it is not the clip's
+    """
+
+    events: tuple[Event, ...]
+    epsilons: tuple[float, ...]
+    exact: bool = True
+    follows_from: dict[str, float] | None = None
+
+    @property
+    def epsilon(self) -> float:
+        """The run's: the largest of its clients'."""
+        return max(self.epsilons)
+
+    @property
+    def mu(self) -> float | None:
+        """The Gaussian-DP parameter of the run; None where records are sampled."""
+        parameters = [event.mu for event in self.events]
+        return None if None in parameters else max(mu for mu in parameters if mu is not None)
+
+    @property
+    def releases(self) -> int:
+        """Noisy vectors of one client: one a round, or one a local step if gradients are noised."""
+        return self.events[0].count
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one unit can move a release (the largest, if clients differ)."""
+        return max(event.sensitivity for event in self.events)
+
+    @property
+    def sigma(self) -> float:
+        """Of what protects one release, per coordinate (the largest, if clients differ)."""
+        return max(event.sigma for event in self.events)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether clients sample their records: then the accountant is numerical composition."""
+        return any(event.rate < 1 for event in self.events)
+
+
+def account(
+    events: Sequence[Event],
+    delta: float,
+    exact: bool = True,
+    follows_from: dict[str, float] | None = None,
+) -> Account:
+    """The account of these events: equal ones are accounted for once."""
+    spent = {event: event.epsilon(delta) for event in set(events)}
+    tight = exact and all(event.rate == 1 for event in events)
+    return Account(tuple(events), tuple(spent[event] for event in events), tight, follows_from)

@@ -1,0 +1,47 @@
+"""Every mechanism: what is noised, for which unit, by which rule, and what that costs."""
+
+from equipoise.errors import InvalidValue
+from equipoise.paper import lemma1
+from equipoise.privacy.mechanisms import (
+    client_message,
+    record_gradient,
+    record_hidden,
+    record_message,
+)
+from equipoise.privacy.mechanisms.mechanism import Mechanism, NoiseIn
+from equipoise.privacy.promise import Unit
+
+MECHANISMS: dict[tuple[Unit, NoiseIn, str], Mechanism] = {
+    (mechanism.unit, mechanism.noise_in, mechanism.rule): mechanism
+    for mechanism in (
+        client_message.SPEC,
+        record_gradient.SPEC,
+        record_message.SPEC,
+        record_hidden.SPEC,
+        lemma1.SPEC,
+    )
+}
+
+
+def mechanism(unit: Unit, noise_in: NoiseIn | None = None, rule: str = "exact") -> Mechanism:
+    """The mechanism for a unit: the first listed, unless the place of the noise and the rule are
+    said."""
+    fitting = [m for m in MECHANISMS.values() if m.unit == unit and m.rule == rule]
+    if not fitting:
+        raise InvalidValue(
+            f"noise_rule={rule} with unit={unit}: the paper's lemma is about clients; leave it out"
+        )
+    for candidate in fitting:
+        if noise_in in (None, candidate.noise_in):
+            return candidate
+    places = ", ".join(m.noise_in for m in fitting)
+    raise InvalidValue(
+        f"noise_in={noise_in} with unit={unit}: it belongs to another unit; leave it out, or "
+        f"choose "
+        f"{places}"
+    )
+
+
+def mechanisms_of(unit: Unit) -> list[Mechanism]:
+    """All exact mechanisms for a unit, in the order of the list."""
+    return [m for m in MECHANISMS.values() if m.unit == unit and m.rule == "exact"]

@@ -1,0 +1,72 @@
+"""Unit client: the clipped update of a round, plus Gaussian noise (Alg. 1, l. 9-10; Alg. 2, l.
+8).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from equipoise.errors import require
+from equipoise.facts import Facts
+from equipoise.privacy.events import Event
+from equipoise.privacy.gaussian import noise_sigma
+from equipoise.privacy.mechanisms.mechanism import Gradient, Mechanism, NoiseIn, Releaser, Words
+from equipoise.privacy.promise import Unit
+
+if TYPE_CHECKING:
+    from equipoise.privacy.noise import NoiseSource
+    from equipoise.settings import Run, Settings
+
+
+class ClientMessage:
+    unit: Unit = "client"
+    noise_in: NoiseIn = "message"
+    rule = "exact"
+    words = Words(
+        released="a model update a round, clipped, plus Gaussian noise",
+        noised="one message",
+        per="round",
+    )
+    clips_message = True
+    by_stability = False
+    stackable = True
+
+    def check(self, settings: "Settings") -> None:
+        rate = settings.sampling_rate
+        require(
+            rate is None,
+            f"sampling_rate={rate} with unit=client: it belongs to unit=record; leave it out",
+        )
+
+    def check_plan(self, question: Any) -> None:
+        require(
+            not question.round_cost,
+            "round_cost with unit=client, where every round costs noise: leave it out",
+        )
+
+    def sigma(self, run: "Run", facts: Facts, releases: int) -> float:
+        """The noise that the adversary sees in one release."""
+        sensitivity = run.promise.sensitivity(run.clip)
+        return noise_sigma(run.epsilon, run.delta, releases, sensitivity)
+
+    def events(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> list[Event]:
+        """One release a round; all clients are alike."""
+        sensitivity = run.promise.sensitivity(run.clip)
+        sigma = self.sigma(run, facts, len(schedule))
+        return [Event("client", run.neighbours, sensitivity, sigma, 1.0, len(schedule))]
+
+    def follows_from(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> None:
+        return None
+
+    def gradient(
+        self, clients: Any, clip: Any, sigma: Any, rates: tuple[float, ...], noise: "NoiseSource"
+    ) -> Gradient:
+        """Their own: nothing is noised before the message."""
+        gradient: Gradient = clients.gradient
+        return gradient
+
+    def releaser(self, clip: Any, sigma: Any) -> Releaser:
+        from equipoise.privacy.clip import ClippedRelease
+
+        return ClippedRelease(clip, sigma)
+
+
+SPEC: Mechanism = ClientMessage()

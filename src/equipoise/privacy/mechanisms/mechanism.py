@@ -1,0 +1,78 @@
+"""What a mechanism is: what is noised, and what that costs, in one object."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from equipoise.facts import Facts
+from equipoise.privacy.events import Event
+from equipoise.privacy.promise import Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from equipoise.privacy.noise import NoiseSource
+    from equipoise.settings import Run, Settings
+
+NoiseIn = Literal["message", "gradient", "hidden-gradient"]
+Gradient = Callable[["Tensor", int], "Tensor"]
+Number = "float | Tensor"
+
+
+class Words(NamedTuple):
+    """What statement and command say of a mechanism.
+
+    released   what leaves a client, and how often
+    noised     what sigma is the noise of: "one message"
+    per        what one more release is paid for by: "round", or "local step"
+    """
+
+    released: str
+    noised: str
+    per: Literal["round", "local step"]
+
+
+class Releaser(Protocol):
+    """How a private update becomes a release."""
+
+    def release(self, update: "Tensor", noise: "NoiseSource", round: int) -> "Tensor": ...
+
+
+class Mechanism(Protocol):
+    """Where noise enters, for which unit, and what that costs.
+
+    Sigmas are what one client adds, per coordinate: a number, or [clients, 1].
+    """
+
+    unit: Unit
+    noise_in: NoiseIn
+    rule: str
+    words: Words
+    clips_message: bool
+    by_stability: bool
+    stackable: bool
+
+    def check(self, settings: "Settings") -> None:
+        """Refuse settings for which this mechanism has no meaning, or no guarantee."""
+        ...
+
+    def check_plan(self, question: Any) -> None:
+        """Refuse a question to the planner that this mechanism cannot answer."""
+        ...
+
+    def events(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> list[Event]:
+        """What each client releases, from public facts alone; a single event if all are alike."""
+        ...
+
+    def follows_from(
+        self, run: "Run", facts: Facts, schedule: tuple[int, ...]
+    ) -> dict[str, float] | None:
+        """The constants from which the sensitivity follows, where it is not the clip's."""
+        ...
+
+    def gradient(
+        self, clients: Any, clip: Any, sigma: Any, rates: tuple[float, ...], noise: "NoiseSource"
+    ) -> Gradient:
+        """The gradients that local steps use."""
+        ...
+
+    def releaser(self, clip: Any, sigma: Any) -> Releaser: ...

@@ -1,0 +1,73 @@
+"""What the mechanisms that protect one record have in common."""
+
+from typing import TYPE_CHECKING, Any
+
+from equipoise.errors import DataError, InvalidValue, require
+from equipoise.facts import Facts
+
+if TYPE_CHECKING:
+    from equipoise.settings import Run, Settings
+
+
+def check_record(settings: "Settings") -> None:
+    """What goes together when the unit is a record."""
+    rate = settings.sampling_rate
+    require(rate is None or 0 < rate <= 1, f"sampling_rate={rate} is not in (0, 1]")
+    require(
+        rate is None or settings.batch in (None, "full"),
+        f"sampling_rate={rate} and batch={settings.batch}: say it in one of the two",
+    )
+
+
+def check_record_plan(question: Any) -> None:
+    require(question.task is not None, "unit=record needs a task: no closed form plans for it")
+    require(question.gamma is None, "gamma with unit=record: only gamma=1 is planned; leave it out")
+
+
+def check_gradient_trust(settings: Any) -> None:
+    """Noise that enters before the local steps cannot be shared by the clients."""
+    require(
+        settings.trust == "local",
+        "trust=secure-aggregation with noise in gradients: every client adds all of its noise "
+        "before "
+        "its local steps, so there is nothing to share; use trust=local (or noise_in=message, "
+        "where "
+        "it saves noise)",
+    )
+
+
+def check_full_gradients(settings: "Settings") -> None:
+    """Stability bounds hold for full local gradients."""
+    require(
+        settings.sampling_rate in (None, 1) and settings.batch in (None, "full"),
+        f"noise_in={settings.noise_in} holds for full local gradients: leave batch and "
+        f"sampling_rate "
+        "out, or use gradient",
+    )
+
+
+def public_sizes(facts: Facts) -> tuple[int, ...]:
+    """The numbers of records, which are public where the unit is a record."""
+    if facts.sizes is None:
+        raise InvalidValue(
+            f"unit=record with task={facts.task} needs the number of records of every client"
+        )
+    if any(size < 1 for size in facts.sizes):
+        raise DataError("a client has no records: it cannot take part when the unit is a record")
+    return facts.sizes
+
+
+def rates_of(run: "Run", sizes: tuple[int, ...]) -> tuple[float, ...]:
+    """Each client's sampling rate: the common one, or what makes `batch` records on average."""
+    if run.sampling_rate is not None:
+        return (run.sampling_rate,) * len(sizes)
+    if run.batch == "full":
+        return (1.0,) * len(sizes)
+    short = [i for i, size in enumerate(sizes) if size < run.batch]
+    if short:
+        raise InvalidValue(
+            f"batch={run.batch} is more than the {sizes[short[0]]} records of client {short[0]}: a "
+            "secret sample cannot expect more records than there are; lower batch, or give "
+            "sampling_rate"
+        )
+    return tuple(run.batch / size for size in sizes)

@@ -1,0 +1,85 @@
+"""Unit record: noise in every local gradient. What is done with it afterwards is post-processing.
+
+Any model, any algorithm; every local step is paid for.
+"""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from equipoise.facts import Facts
+from equipoise.privacy.events import Event
+from equipoise.privacy.mechanisms.mechanism import Gradient, Mechanism, NoiseIn, Releaser, Words
+from equipoise.privacy.mechanisms.record import (
+    check_gradient_trust,
+    check_record,
+    check_record_plan,
+    public_sizes,
+    rates_of,
+)
+from equipoise.privacy.promise import Unit
+from equipoise.privacy.sampled import sampled_noise
+
+if TYPE_CHECKING:
+    from equipoise.privacy.noise import NoiseSource
+    from equipoise.settings import Run, Settings
+
+
+class RecordGradient:
+    unit: Unit = "record"
+    noise_in: NoiseIn = "gradient"
+    rule = "exact"
+    words = Words(
+        released="the sum of the clipped gradients of its records, plus Gaussian noise, at every "
+        "local step",
+        noised="a client's sum of gradients",
+        per="local step",
+    )
+    clips_message = False
+    by_stability = False
+    stackable = False
+
+    def check(self, settings: "Settings") -> None:
+        check_record(settings)
+        check_gradient_trust(settings)
+
+    def check_plan(self, question: Any) -> None:
+        check_record_plan(question)
+        check_gradient_trust(question)
+
+    def events(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> list[Event]:
+        """A release at every local step; the noise is that of the largest rate, the others spend
+        less."""
+        rates, steps = rates_of(run, public_sizes(facts)), sum(schedule)
+        sensitivity = run.promise.sensitivity(run.clip)
+        largest = Event("record", run.neighbours, sensitivity, 0.0, max(rates), steps)
+        if run.epsilon < math.inf:
+            noise = sampled_noise(run.epsilon, run.delta, steps, max(rates), run.neighbours)
+            largest = _enough(largest, noise * run.clip, run.epsilon, run.delta)
+        return [largest._replace(rate=rate) for rate in rates]
+
+    def follows_from(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> None:
+        return None
+
+    def gradient(
+        self, clients: Any, clip: Any, sigma: Any, rates: tuple[float, ...], noise: "NoiseSource"
+    ) -> Gradient:
+        from equipoise.privacy.noisy_gradient import NoisyGradient
+
+        return NoisyGradient(clients, clip, sigma, rates, noise)
+
+    def releaser(self, clip: Any, sigma: Any) -> Releaser:
+        """The message is made of noised gradients: it leaves as it is."""
+        from equipoise.privacy.clip import AsItIs
+
+        return AsItIs()
+
+
+def _enough(event: Event, sigma: float, epsilon: float, delta: float) -> Event:
+    """The event with sigma rounded up, until it was seen to spend no more than epsilon."""
+    event, step = event._replace(sigma=math.nextafter(sigma, math.inf)), 2.0**-52
+    while event.epsilon(delta) > epsilon:
+        event, step = event._replace(sigma=event.sigma * (1 + step)), 2 * step
+    return event
+
+
+SPEC: Mechanism = RecordGradient()

@@ -1,0 +1,60 @@
+"""Unit record, linear models: noise in every local gradient, of which only a round's last model is
+seen.
+
+The hidden-state bound (`privacy.stability`) counts a round, not its local steps.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from equipoise.facts import Facts
+from equipoise.privacy.events import Event
+from equipoise.privacy.gaussian import noise_sigma
+from equipoise.privacy.mechanisms.mechanism import Mechanism, NoiseIn, Words
+from equipoise.privacy.mechanisms.record import (
+    check_full_gradients,
+    check_gradient_trust,
+    check_record,
+    check_record_plan,
+    public_sizes,
+)
+from equipoise.privacy.mechanisms.record_gradient import RecordGradient
+from equipoise.privacy.mechanisms.record_message import stability
+
+if TYPE_CHECKING:
+    from equipoise.settings import Run, Settings
+
+
+class RecordHidden(RecordGradient):
+    noise_in: NoiseIn = "hidden-gradient"
+    words = Words(
+        released="a model update a round, made of gradient steps with Gaussian noise in each sum "
+        "of "
+        "gradients; sensitivity and sigma are for one round and include the hidden-state bound",
+        noised="a client's sum of gradients",
+        per="round",
+    )
+    by_stability = True
+
+    def check(self, settings: "Settings") -> None:
+        check_record(settings)
+        check_full_gradients(settings)
+        check_gradient_trust(settings)
+
+    def check_plan(self, question: Any) -> None:
+        check_record_plan(question)
+        check_gradient_trust(question)
+
+    def events(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> list[Event]:
+        """One release a round. The bound is for noise in the mean gradient; told is the sum's."""
+        events = []
+        for size in public_sizes(facts):
+            sensitivity = size * stability(run, facts, schedule, size).hidden_state_mu(1.0)
+            sigma = noise_sigma(run.epsilon, run.delta, len(schedule), sensitivity)
+            events.append(Event("record", run.neighbours, sensitivity, sigma, 1.0, len(schedule)))
+        return events
+
+    def follows_from(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> dict[str, float]:
+        return stability(run, facts, schedule, min(public_sizes(facts))).constants
+
+
+SPEC: Mechanism = RecordHidden()

@@ -1,0 +1,122 @@
+"""Unit record, linear models: noise in the message, whose sensitivity follows from stability.
+
+A round is paid for, however many local steps it has (docs/privacy.md has the proof).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from equipoise.errors import InvalidValue, require
+from equipoise.facts import Facts
+from equipoise.privacy.events import Event
+from equipoise.privacy.gaussian import noise_sigma
+from equipoise.privacy.mechanisms.mechanism import Gradient, Mechanism, NoiseIn, Releaser, Words
+from equipoise.privacy.mechanisms.record import (
+    check_full_gradients,
+    check_record,
+    check_record_plan,
+    public_sizes,
+)
+from equipoise.privacy.promise import Unit
+from equipoise.privacy.stability import Stability
+
+if TYPE_CHECKING:
+    from equipoise.privacy.noise import NoiseSource
+    from equipoise.settings import Run, Settings
+
+
+class RecordMessage:
+    unit: Unit = "record"
+    noise_in: NoiseIn = "message"
+    rule = "exact"
+    words = Words(
+        released="a model update a round, plus Gaussian noise; the stability of its gradient steps "
+        "bounds the sensitivity",
+        noised="one message",
+        per="round",
+    )
+    clips_message = False
+    by_stability = True
+    stackable = False
+
+    def check(self, settings: "Settings") -> None:
+        check_record(settings)
+        check_full_gradients(settings)
+        memory = settings.memory
+        require(
+            memory == "none" or (memory == "released" and settings.trust == "local"),
+            f"algorithm={settings.algorithm} with noise_in=message: what it remembers carries a "
+            f"record "
+            "from round to round without noise, and the bound on its influence fails from the "
+            "second "
+            "round; use h_update=released with trust=local (where the algorithm has it), "
+            "noise_in=gradient, or an algorithm that remembers nothing",
+        )
+
+    def check_plan(self, question: Any) -> None:
+        check_record_plan(question)
+
+    def events(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> list[Event]:
+        """One release a round, of a client that one record moves at most so far."""
+        sizes = public_sizes(facts)
+        sensitivities = [stability(run, facts, schedule, size).sensitivity for size in sizes]
+        events = []
+        for sensitivity in sensitivities:
+            # One sum for all, or everybody's own message.
+            hidden = max(sensitivities) if run.trust == "secure-aggregation" else sensitivity
+            sigma = noise_sigma(run.epsilon, run.delta, len(schedule), hidden)
+            events.append(Event("record", run.neighbours, sensitivity, sigma, 1.0, len(schedule)))
+        return events
+
+    def follows_from(
+        self, run: "Run", facts: Facts, schedule: tuple[int, ...]
+    ) -> dict[str, float] | None:
+        return stability(run, facts, schedule, min(public_sizes(facts))).constants
+
+    def gradient(
+        self, clients: Any, clip: Any, sigma: Any, rates: tuple[float, ...], noise: "NoiseSource"
+    ) -> Gradient:
+        """Clipped record by record, without noise."""
+        from equipoise.privacy.noisy_gradient import NoisyGradient
+
+        return NoisyGradient(clients, clip, 0.0, rates, noise)
+
+    def releaser(self, clip: Any, sigma: Any) -> Releaser:
+        from equipoise.privacy.clip import NoisedRelease
+
+        return NoisedRelease(sigma)
+
+
+def stability(run: "Run", facts: Facts, schedule: tuple[int, ...], records: int) -> Stability:
+    """What bounds the influence of one record of a client; refused where nothing does.
+
+    The longest round decides. A proximal term of the algorithm bends every local loss.
+    """
+    if facts.gradient_bound is None or facts.L is None or facts.mu is None:
+        raise InvalidValue(
+            f"noise_in={run.noise_in} with task={facts.task}: it needs a regularised linear model "
+            f"on "
+            "bounded features, whose smoothness is known; use noise_in=gradient"
+        )
+    require(
+        facts.batch is None,
+        f"noise_in={run.noise_in} holds for full local gradients: use batch=full",
+    )
+    bound = facts.gradient_bound
+    require(
+        facts.clipped_convex or run.clip >= bound,
+        f"clip={run.clip:g} is below {bound:g}, the longest gradient of one record: a clipped "
+        "multinomial loss is not convex, and nothing bounds one record's influence; leave clip out",
+    )
+    bend = run.proximal
+    return Stability(
+        run.eta,
+        max(schedule),
+        facts.L + bend,
+        facts.mu + bend,
+        min(run.clip, bound),
+        records,
+        run.neighbours,
+    )
+
+
+SPEC: Mechanism = RecordMessage()

@@ -1,0 +1,107 @@
+"""`sweep`: a grid in, a filled store out."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from equipoise.errors import InvalidValue, require
+from equipoise.paper.grid import paper_grid
+from equipoise.sweeps.grid import Grid, grid, read_grid
+from equipoise.sweeps.store import Store
+from equipoise.sweeps.sweep import Progress, key_of, resolved
+from equipoise.sweeps.sweep import sweep as run_grid
+from equipoise.tasks import task_spec
+
+NOTICE = (
+    "SIMULATION, NOT PRIVATE: the noise of a sweep is seeded, and one process reads the records "
+    "of all "
+    "clients. Nothing of its store may be published about private records."
+)
+NAMED_GRIDS = {"paper": paper_grid}
+"""Grids by name; others come from files."""
+
+
+class Swept(NamedTuple):
+    """How a sweep ended: runs finished, failed and in all, where they are, and what a reader must
+    know first."""
+
+    done: int
+    failed: int
+    total: int
+    store: Path
+    notice: str = NOTICE
+
+
+def sweep(
+    what: "str | os.PathLike[str] | dict[str, Any] | None" = None,
+    *,
+    store: "str | os.PathLike[str]" = "sweep.sqlite",
+    workers: int = 1,
+    retry: bool = False,
+    simulate: bool = False,
+    **values: Any,
+) -> Swept:
+    """Run what is not in the store yet: ``sweep(task="breast-cancer", epsilon=[1, 2], clip=1,
+    ...)``, or ``sweep("grid.toml")``, or ``sweep("paper", task="femnist")``, as the command does.
+
+    Several workers are processes that import the calling script again: keep the call under
+    ``if __name__ == "__main__":``.
+    """
+    runs = grid_of(what, simulate=simulate, **values)
+    progress = None
+    for progress in run_grid(runs.name, runs.cells, Path(store), workers, retry):  # noqa: B007
+        pass
+    assert progress is not None, "a sweep says where it stands before it begins"
+    return Swept(progress.done, progress.failed, progress.total, Path(store))
+
+
+def document_of(
+    what: "str | os.PathLike[str] | dict[str, Any] | None", **values: Any
+) -> dict[str, Any]:
+    """A grid as a document: from a file, by name, or as it was given."""
+    if what is None:
+        return values
+    if isinstance(what, dict):
+        return {**what, **values}
+    name = os.fspath(what)
+    if name in NAMED_GRIDS:
+        return NAMED_GRIDS[name](**values)
+    for key, value in values.items():
+        raise InvalidValue(f"{key}={value} with a grid of one's own: say it in {name}")
+    return read_grid(Path(name))
+
+
+def grid_of(
+    what: "str | os.PathLike[str] | dict[str, Any] | None", *, simulate: bool, **values: Any
+) -> Grid:
+    """The runs of a grid, once it is clear that nobody mistakes it for private training."""
+    runs = grid(document_of(what, **values))
+    for task in {settings.task for settings in runs.settings}:
+        require(
+            simulate or not task_spec(task).own_files,
+            f"task={task} reads files of one's own, and a sweep is a simulation: its noise is "
+            f"seeded "
+            "and its store holds what private records gave, without protection. If these records "
+            "are "
+            "public, or the store stays where they are, add --simulate",
+        )
+    return runs
+
+
+def errors_of(runs: Grid, store: Path) -> Iterator[tuple[Any, float]]:
+    """Every finished run of the grid with its test error."""
+    wanted = {key_of(run): run for run in map(resolved, runs.settings)}
+    with Store(store, read_only=True) as kept:
+        rows = kept.table("key, test_error", "failed IS NULL AND test_error IS NOT NULL")
+    return ((wanted[row["key"]], row["test_error"]) for row in rows if row["key"] in wanted)
+
+
+def failures_of(runs: Grid, store: Path) -> list[str]:
+    """Why runs of the grid could not be run."""
+    wanted = {key_of(run) for run in map(resolved, runs.settings)}
+    with Store(store, read_only=True) as kept:
+        return [error for key, error in kept.failures().items() if key in wanted]
+
+
+__all__ = ["NOTICE", "Progress", "Swept", "errors_of", "failures_of", "grid_of", "sweep"]
