@@ -56,21 +56,23 @@ install: .venv/installed-main  ## the product, and what the main job needs
 
 install-dev: .venv/installed-dev  ## the product, and all that tests and benchmarks need
 
-# pip prints hundreds of lines. Of these, the files that are fetched, with their sizes, tell a reader
-# that something goes on; errors and warnings come through, since they are not on standard output.
+# pip prints hundreds of lines. Of these, what is fetched, with its size, tells a reader that something
+# goes on; errors and warnings come through, since they are not on standard output.
 # The variables, unlike the option --constraint, pin what builds the package, too.
 PIP_INSTALL = set -o pipefail; PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off \
-	--editable '$(1)' | while read -r verb file size; do case "$$verb $$file" in \
-	"Downloading "*.whl | "Downloading "*.tar.gz) echo "   fetching $${file\#\#*/} $$size" ;; \
-	"Installing collected") echo "   unpacking (torch takes a while)" ;; \
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --editable '$(1)' | \
+	while read -r verb file size; do \
+	case "$$verb $$file" in \
+	"Downloading "*.whl | "Downloading "*.tar.gz | "Processing "*.whl) \
+		file=$${file\#\#*/}; file=$${file%%-cp[0-9]*}; echo "   $${file%%-py[0-9]*} $$size" ;; \
+	"Installing collected") echo "   unpacking: nothing is printed for about a minute" ;; \
 	esac; done
 
 .venv/installed-main: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is needed, and $(PYTHON) is %d.%d; name another: make PYTHON=python3.12" % sys.version_info[:2])'
 	@echo "== making .venv, with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv .venv
-	@echo "== installing Equipoise and what the main job needs into .venv (once; a minute or two)"
+	@echo "== installing Equipoise and what the main job needs into .venv (once; a few minutes)"
 	@$(call PIP_INSTALL,$(MAIN))
 	@touch $@
 
