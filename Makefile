@@ -64,8 +64,8 @@ PIP_INSTALL = set -o pipefail; PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAI
 	while read -r verb file size; do \
 	case "$$verb $$file" in \
 	"Downloading "*.whl | "Downloading "*.tar.gz | "Processing "*.whl) \
-		file=$${file\#\#*/}; file=$${file%%-cp[0-9]*}; echo "   $${file%%-py[0-9]*} $$size" ;; \
-	"Installing collected") echo "   unpacking: nothing is printed for about a minute" ;; \
+		size=$${size\#\#*from*}; file=$${file\#\#*/}; file=$${file%%-cp[0-9]*}; echo "   $${file%%-py[0-9]*} $$size" ;; \
+	"Installing collected") echo "   unpacking (silent for up to a minute)" ;; \
 	esac; done
 
 .venv/installed-main: pyproject.toml constraints.txt
