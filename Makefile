@@ -1,55 +1,88 @@
 PYTHON ?= python3
 BIN := .venv/bin
+SHELL := bash
+MAIN := .[record,report]
+DEV := .[dev]
 
-.PHONY: run test planted-bugs crash-test bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search reproduction install lint clean
+.PHONY: run test lint wheel-check planted-bugs crash-test reproduction install install-dev clean help \
+	bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search
 
 run: install  ## the main job: plan, sweep and report on embedded data (under a minute); writes the folder study
-	$(BIN)/python examples/study.py
+	@echo "== running examples/study.py"
+	@$(BIN)/python examples/study.py
 
-test: install lint  ## lint, types, tests
+test: install-dev lint  ## lint, types, tests
 	$(BIN)/python -m pytest
 
-planted-bugs: install  ## plant privacy bugs one by one and see a test catch each (about half an hour)
+lint: install-dev  ## style and types alone
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+wheel-check:  ## build the wheel, install it without extras in a new environment, and try the command there
+	PYTHON=$(PYTHON) .ci/wheel-check
+
+planted-bugs: install-dev  ## plant privacy bugs one by one and see a test catch each (about half an hour)
 	$(BIN)/python tests/planted_bugs.py
 
-bench-planner: install  ## planners against brute force (resumable, up to two hours)
+crash-test: install-dev  ## kill a sweep twenty times; nothing may be lost or doubled (about five minutes)
+	$(BIN)/python tests/crash.py
+
+bench-planner: install-dev  ## planners against brute force (resumable, up to two hours)
 	$(BIN)/python benchmarks/planner.py
 
-bench-records: install  ## what protecting one record costs, on real data (resumable, about an hour)
+bench-records: install-dev  ## what protecting one record costs, on real data (resumable, about an hour)
 	$(BIN)/python benchmarks/records.py
 
-bench-per-example: install  ## the cost of clipping single examples, beside Opacus and torch.func
+bench-per-example: install-dev  ## the cost of clipping single examples, beside Opacus and torch.func
 	$(BIN)/python benchmarks/per_example.py
 
-bench-tasks: install  ## do the paper's tasks learn? Needs their data (resumable, about two hours)
+bench-tasks: install-dev  ## do the paper's tasks learn? Needs their data (resumable, about two hours)
 	$(BIN)/python benchmarks/tasks.py
 
-bench-stacking: install  ## what training runs together gains
+bench-stacking: install-dev  ## what training runs together gains
 	$(BIN)/python benchmarks/stacking.py
 
-bench-search: install  ## does the search find what the whole grid finds (resumable, about ten minutes)
+bench-search: install-dev  ## does the search find what the whole grid finds (resumable, about ten minutes)
 	$(BIN)/python benchmarks/search.py
 
-reproduction: install  ## the paper's experiments on FEMNIST and CIFAR-10, reduced (resumable, about an hour on two cores; needs the data)
+reproduction: install-dev  ## the paper's experiments on FEMNIST and CIFAR-10, reduced (resumable, about an hour on two cores; needs the data)
 	$(BIN)/equipoise sweep examples/femnist.toml --store reproduction/femnist.sqlite
 	$(BIN)/equipoise sweep examples/cifar10.toml --store reproduction/cifar10.sqlite
 	$(BIN)/equipoise report reproduction/femnist.sqlite --out reproduction/femnist
 	$(BIN)/equipoise report reproduction/cifar10.sqlite --out reproduction/cifar10
 
-crash-test: install  ## kill a sweep twenty times; nothing may be lost or doubled
-	$(BIN)/python tests/crash.py
+install: .venv/installed-main  ## the product, and what the main job needs
 
-lint: install
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+install-dev: .venv/installed-dev  ## the product, and all that tests and benchmarks need
 
-install: .venv/installed
+# pip prints hundreds of lines. Of these, what is fetched, with its size, tells a reader that something
+# goes on; errors and warnings come through, since they are not on standard output.
+# The variables, unlike the option --constraint, pin what builds the package, too.
+PIP_INSTALL = set -o pipefail; PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --editable '$(1)' | \
+	while read -r verb file size; do \
+	case "$$verb $$file" in \
+	"Downloading "*.whl | "Downloading "*.tar.gz | "Processing "*.whl) \
+		size=$${size\#\#*from*}; file=$${file\#\#*/}; file=$${file%%-cp[0-9]*}; echo "   $${file%%-py[0-9]*} $$size" ;; \
+	"Installing collected") echo "   unpacking (silent for up to a minute)" ;; \
+	esac; done
 
-.venv/installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
-	touch $@
+.venv/installed-main: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is needed, and $(PYTHON) is %d.%d; name another: make PYTHON=python3.12" % sys.version_info[:2])'
+	@echo "== making .venv, with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv .venv
+	@echo "== installing Equipoise and what the main job needs into .venv (once; a few minutes)"
+	@$(call PIP_INSTALL,$(MAIN))
+	@touch $@
 
-clean:
+.venv/installed-dev: .venv/installed-main
+	@echo "== installing what tests and benchmarks need into .venv (once)"
+	@$(call PIP_INSTALL,$(DEV))
+	@touch $@
+
+clean:  ## remove .venv and the caches of the tools
 	rm -rf .venv .mypy_cache .ruff_cache .hypothesis
+
+help:  ## this list
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r name text; do printf '%-18s %s\n' "$$name" "$$text"; done
