@@ -86,6 +86,22 @@ def test_several_processes_prepare_at_once(place):
     assert len([*cache_folder().glob("*cifar10-*")]) == 1
 
 
+def test_a_damaged_copy_that_another_process_has_moved_away(tmp_path, monkeypatch):
+    place = tmp_path / "cache" / "a-data-set"
+    place.mkdir(parents=True)
+    load = cache.load
+
+    def load_and_lose(path):
+        arrays = load(path)
+        if path.exists() and arrays is None:
+            path.rmdir()
+        return arrays
+
+    monkeypatch.setattr(cache, "load", load_and_lose)
+    cache.keep({"numbers": np.arange(3)}, place)
+    assert load(place)["numbers"].tolist() == [0, 1, 2]
+
+
 def test_what_is_changed_in_memory_stays_out_of_the_cache(place):
     cifar_archive(place)
     CIFAR10.prepared()["train_inputs"][:] = 0
@@ -192,7 +208,7 @@ def homeless(bare):
 
 @pytest.mark.parametrize(("folder", "own", "xdg", "default"), FOLDERS)
 def test_a_user_without_a_home_folder_is_told_the_way_out(homeless, folder, own, xdg, default):
-    with pytest.raises(DataError, match=f"no home folder, and {own} is not set: set it to"):
+    with pytest.raises(DataError, match=f"no home folder: set the environment variables .*{own}"):
         folder()
     homeless.setenv(xdg, "/somewhere")
     assert str(folder()) == "/somewhere/equipoise"

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from data_files import BATCHES, binary, cifar_archive, leaf, put, tar_of, writer
+from data_files import BATCHES, binary, cifar_archive, femnist_files, leaf, put, tar_of, writer
 from equipoise import DataError, train
 from equipoise.paper.data.cifar10 import CIFAR10
 from equipoise.paper.data.femnist import FEMNIST
 from equipoise.paper.data.reddit import REDDIT
+from equipoise.paper.tasks import table1
 from equipoise.paper.tasks.reddit import next_word_accuracy, next_word_loss
 from equipoise.tasks import Options, load_task
 from problems import run_command
@@ -210,3 +211,49 @@ def test_the_list_of_data_sets(place, capsys):
     code, _, error = run_command(capsys, "data", "fetch", "messidor")
     assert code == 2
     assert "cannot be fetched by a command: ask for Base11.zip" in error
+
+
+# ---- clients ----
+
+
+@pytest.mark.parametrize("split", ["random", "natural"])
+def test_a_client_copies_rows_of_its_own_only(place, split):
+    """The arrays stay mapped; what lies in the rows of others does not reach a client."""
+    users = {f"f{i}": writer([i, 1, 2, 3], i) for i in range(6)}
+    femnist_files(place, leaf(users), leaf({name: writer([5]) for name in users}))
+    task = load_task("femnist-narrow", Options(split=split, clients=3, batch="full"))
+    for client, (inputs, targets) in enumerate(task.clients.data):
+        assert (len(inputs), inputs[:].shape) == (8, (8, 1, 28, 28))
+        assert inputs.whole.data_ptr() == task.clients.data[0][0].whole.data_ptr()
+        before = task.clients.alone(client).gradient(task.x0, 0)
+        others = np.setdiff1d(np.arange(24), inputs.index.numpy())
+        saved = inputs.whole[others].clone(), targets.whole[others].clone()
+        inputs.whole[others], targets.whole[others] = torch.nan, 61
+        assert torch.equal(task.clients.alone(client).gradient(task.x0, 0), before)
+        inputs.whole[others], targets.whole[others] = saved
+
+
+def test_what_a_split_takes_as_public(place):
+    users = {f"f{i}": writer([i, 1, 2, 3], i) for i in range(6)}
+    femnist_files(place, leaf(users), leaf({name: writer([5]) for name in users}))
+    for split, sentence in (
+        (None, "an equal random split"),
+        ("dirichlet:1", "a split skewed by the labels"),
+        ("natural", "which writer a record comes from, and which client has which"),
+    ):
+        assert load_task("femnist-narrow", Options(split=split)).public[-1] == sentence
+
+
+def test_an_equal_split_reads_no_targets(place, monkeypatch):
+    """Masks are as large as scans: to deal records at random they need not be copied."""
+
+    class Unread(np.ndarray):
+        def __getitem__(self, index):
+            raise AssertionError("read")
+
+    targets = np.zeros((12, 2, 2, 2), dtype=np.uint8).view(Unread)
+    arrays = {"train_targets": targets, "test_targets": targets}
+    dealt = table1._records_dealt(arrays, Options(public_records=3), 3, "a task")
+    assert [len(part) for part in (dealt.pool, *dealt.parts, *dealt.tests)] == [3, 3, 3, 3, 4, 4, 4]
+    with pytest.raises(ValueError, match="a target of task=a task is not a class"):
+        table1._records_dealt(arrays, Options(split="dirichlet:1"), 3, "a task")

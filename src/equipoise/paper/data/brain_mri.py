@@ -204,7 +204,7 @@ HIPPOCAMPUS = DataSet(
     wanted=r"(?:images|labels)Tr/hippocampus_\d+\.nii\.gz",
     most=LARGEST,
     records=(208, 52),
-    table_1="not in it",
+    table_1="not in the paper",
     licence="CC BY-SA 4.0; cite Antonelli et al., The Medical Segmentation Decathlon, Nature "
     "Communications 13, 2022",
     how="put Task04_Hippocampus.tar there as it is, from "

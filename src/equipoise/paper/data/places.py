@@ -28,5 +28,6 @@ def _folder(own: str, xdg: str, default: str) -> Path:
         return Path.home() / default / "equipoise"
     except RuntimeError:
         raise DataError(
-            f"this user has no home folder, and {own} is not set: set it to a folder of your choice"
+            "this user has no home folder: set the environment variables EQUIPOISE_DATA and "
+            "EQUIPOISE_CACHE to folders of your choice"
         ) from None

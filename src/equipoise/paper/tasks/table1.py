@@ -2,6 +2,7 @@
 set that lies on disk."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,16 +91,11 @@ def federated_task(
     `Rows`), and when it trains it copies rows of its own only, those of a minibatch.
     """
     by_owner = options.split == "natural" or (options.split is None and natural)
-    if by_owner:
-        dealt = _owners_dealt(arrays, options, row.clients, owner)
-    else:
-        dealt = _records_dealt(arrays, options, row.clients, name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
-        model = FlatModel(network())
+    deal = partial(_owners_dealt, owner=owner) if by_owner else partial(_records_dealt, name=name)
+    dealt = deal(arrays, options, row.clients)
     return model_task(
         name,
-        model,
+        _initial(network, options.seed),
         loss,
         metric,
         tuple(_rows(arrays, "train", part) for part in dealt.parts),
@@ -116,21 +112,26 @@ def federated_task(
         public=(
             "the initial weights of the model, and how inputs were prepared",
             "the test records",
-            f"which {owner} a record comes from, and which client has which"
-            if by_owner
-            else "an equal random split",
+            dealt.public,
         ),
         sizes_public=True,
     )
 
 
+def _initial(network: Callable[[], nn.Module], seed: int) -> FlatModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return FlatModel(network())
+
+
 class Dealt(NamedTuple):
     """Indices of training records declared public, of each client's training records, and of each
-    client's test records."""
+    client's test records; and what is public about it, in words."""
 
     pool: Indices
     parts: list[Indices]
     tests: list[Indices]
+    public: str
 
 
 def _owners_dealt(arrays: Arrays, options: Options, clients: int, owner: str) -> Dealt:
@@ -159,6 +160,7 @@ def _owners_dealt(arrays: Arrays, options: Options, clients: int, owner: str) ->
         pool,
         [rest[train_client[rest] == i] for i in range(number)],
         [np.flatnonzero(test_client == i) for i in range(number)],
+        f"which {owner} a record comes from, and which client has which",
     )
 
 
@@ -182,7 +184,8 @@ def _records_dealt(arrays: Arrays, options: Options, clients: int, name: str) ->
     labels = targets if skewed else _no_labels(targets)
     pool, parts = pool_and_parts(labels, options, clients)
     tests = split_records(_no_labels(arrays["test_targets"]), len(parts), "random", options.seed)
-    return Dealt(pool, parts, tests)
+    dealt_by = "a split skewed by the labels" if skewed else "an equal random split"
+    return Dealt(pool, parts, tests, dealt_by)
 
 
 def _no_labels(targets: NDArray[Any]) -> Indices:
