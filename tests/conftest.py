@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from problems import BOUNDS, HEADER
+from problems import BOUNDS, DATA, HEADER
 
 torch.set_num_threads(1)  # small problems
 settings.register_profile("equipoise", deadline=None, database=None)
@@ -47,3 +47,25 @@ def clinic(tmp_path, monkeypatch):
         "bounds": "bounds.toml",
         "epsilon": math.inf,
     }
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory):
+    """The data sets at hand, with one cache for all tests."""
+    if not (DATA / "cifar10").is_dir():
+        pytest.skip(
+            "the data sets are not here: `equipoise data` tells how to get them into "
+            "$EQUIPOISE_DATA"
+        )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EQUIPOISE_DATA", str(DATA))
+        patch.setenv("EQUIPOISE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A data folder, yet to be made, with a cache of its own."""
+    monkeypatch.setenv("EQUIPOISE_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("EQUIPOISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "data"

@@ -14,7 +14,9 @@ import torch
 
 import equipoise
 from equipoise.errors import DataError
-from equipoise.paper.tasks import fed_ixi as mri
+from equipoise.paper.data import brain_mri as mri
+from equipoise.paper.data.files import File
+from equipoise.paper.tasks import fed_ixi as tasks
 from equipoise.tasks.task import Options
 from problems import DATA
 
@@ -24,8 +26,9 @@ SMALL = (8, 12, 8)
 def subject(letter, number=0):
     """The name of a subject whose letter in SPLIT this is: g, h or i for a training record, G, H or
     I for a test record."""
-    found = [k + 1 for k, other in enumerate(mri.SPLIT) if other == letter]
-    return f"IXI{found[number]:03d}-{ {'G': 'Guys', 'H': 'HH', 'I': 'IOP'}[letter.upper()] }-0001"
+    numbers = [k + 1 for k, other in enumerate(mri.SPLIT) if other == letter]
+    hospital = {"G": "Guys", "H": "HH", "I": "IOP"}[letter.upper()]
+    return f"IXI{numbers[number]:03d}-{hospital}-0001"
 
 
 def nifti(voxels):
@@ -112,7 +115,7 @@ def test_real_subjects(real):
     """IXI012 is a test record of HH; IXI015 has no mask here, and is left out."""
     if not (real / "ixi-two-subjects.tar").exists():
         pytest.skip("the two subjects are not here")
-    arrays = mri.FED_IXI.prepared(mri.prepare)
+    arrays = mri.FED_IXI.prepared()
     assert arrays["train_inputs"].shape == (0, 1, *mri.SHAPE)
     assert (arrays["test_inputs"].shape, arrays["test_targets"].shape) == (
         (1, 1, *mri.SHAPE),
@@ -129,13 +132,13 @@ def test_real_subjects(real):
         DataError,
         match=r"hospital Guys has no training record in .*brain-mri; put 7kd5wj7v7p-3.zip",
     ):
-        mri.fed_ixi(Options())
+        tasks.fed_ixi(Options())
 
 
 def test_real_hippocampus(real):
     if not (real / "msd-task04-hippocampus.tar").exists():
         pytest.skip("the hippocampus volumes are not here")
-    arrays = mri.HIPPOCAMPUS.prepared(mri.prepare_hippocampus)
+    arrays = mri.HIPPOCAMPUS.prepared()
     assert (
         (len(arrays["train_inputs"]), len(arrays["test_inputs"]))
         == mri.HIPPOCAMPUS.records
@@ -144,7 +147,7 @@ def test_real_hippocampus(real):
     assert arrays["train_targets"].mean() == pytest.approx(0.03933, abs=1e-5)
     assert arrays["train_targets"].max() == 1
     assert np.allclose(arrays["test_inputs"].std(axis=(1, 2, 3, 4)), 1, atol=1e-4)
-    task = mri.hippocampus(Options())
+    task = tasks.hippocampus(Options())
     assert (task.clients.sizes, task.batch, task.iterations) == ((70, 69, 69), 1, 400)
     assert task.constant_error == pytest.approx(
         0.92594, abs=1e-4
@@ -167,7 +170,7 @@ def test_preparation_is_that_of_flamby_with_monai(shape):
     ]
     wanted = transforms.Compose([*start, transforms.NormalizeIntensity()])(image)
     one_hot = transforms.Compose([*start, transforms.AsDiscrete(to_onehot=2)])(mask.astype(float))
-    files = (mri.File("", "", nifti(array)) for array in (image, mask.astype(np.uint8)))
+    files = (File("", "", nifti(array)) for array in (image, mask.astype(np.uint8)))
     inputs, targets = mri._scan(*files, highest=1)
     assert np.array_equal(inputs, wanted.numpy())
     assert np.array_equal(np.stack([1 - targets, targets]), one_hot.numpy())
@@ -192,26 +195,25 @@ def test_loss_and_soft_measure_are_those_of_flamby():
     masks[2] = 0
     target = torch.stack([1 - masks, masks], 1)
     for kind in (torch.uint8, torch.bool, torch.float32):
-        assert torch.allclose(mri.dice_loss(outputs, masks.to(kind)), flamby_loss(outputs, target))
-    singles = [mri.dice_loss(outputs[k : k + 1], masks[k : k + 1]) for k in range(3)]
-    assert torch.allclose(mri.dice_loss(outputs, masks), torch.stack(singles).mean())
+        assert torch.allclose(
+            tasks.dice_loss(outputs, masks.to(kind)), flamby_loss(outputs, target)
+        )
+    singles = [tasks.dice_loss(outputs[k : k + 1], masks[k : k + 1]) for k in range(3)]
+    assert torch.allclose(tasks.dice_loss(outputs, masks), torch.stack(singles).mean())
     dice = (outputs * target).sum((2, 3, 4)) / ((0.5 * (outputs + target)).sum((2, 3, 4)) + 1e-7)
-    assert mri.soft_dice(outputs, masks) == pytest.approx(float(dice.mean()))
+    assert tasks.soft_dice(outputs, masks) == pytest.approx(float(dice.mean()))
     nothing = torch.tensor([1.0, 0.0]).view(1, 2, 1, 1, 1).expand(1, 2, *SMALL)
-    assert mri.soft_dice(nothing, torch.zeros(1, *SMALL)) == pytest.approx(
+    assert tasks.soft_dice(nothing, torch.zeros(1, *SMALL)) == pytest.approx(
         1
     )  # both are empty: nothing was missed
 
 
 def test_foreground_dice_counts_voxels():
-    masks, found = torch.zeros(2, 3, *SMALL, dtype=torch.uint8)
-    masks[0, :4], found[0, 2:4] = 1, 1  # half of it found: 2 * 192 / (384 + 192)
-    masks[1, :2], found[1, 4:] = (
-        1,
-        1,
-    )  # none of it; and of the last, where there is nothing, nothing
-    outputs = torch.stack([0.9 - 0.3 * found, 0.1 + 0.7 * found], 1)
-    values, weights = mri.foreground_dice.score(outputs, masks)
+    masks, guessed = torch.zeros(2, 3, *SMALL, dtype=torch.uint8)
+    masks[0, :4], guessed[0, 2:4] = 1, 1  # half of it: 2 * 192 / (384 + 192)
+    masks[1, :2], guessed[1, 4:] = 1, 1  # none of it; the last has nothing, and nothing is guessed
+    outputs = torch.stack([0.9 - 0.3 * guessed, 0.1 + 0.7 * guessed], 1)
+    values, weights = tasks.foreground_dice.score(outputs, masks)
     assert values.tolist() == pytest.approx([2 / 3, 0, 1])
     assert weights.tolist() == [1, 1, 1]
 
@@ -219,8 +221,8 @@ def test_foreground_dice_counts_voxels():
 def test_constant_error_is_that_of_the_better_constant():
     masks = np.zeros((2, *mri.SHAPE), np.uint8)
     masks[:, :12] = 1
-    assert mri.constant_error(mri.soft_dice, masks) == pytest.approx(1 - 0.75 / 0.875 / 2)
-    assert mri.constant_error(mri.foreground_dice, masks) == pytest.approx(1 - 0.25 / 0.625)
+    assert tasks.constant_error(tasks.soft_dice, masks) == pytest.approx(1 - 0.75 / 0.875 / 2)
+    assert tasks.constant_error(tasks.foreground_dice, masks) == pytest.approx(1 - 0.25 / 0.625)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -232,12 +234,12 @@ def test_hospitals_are_clients_and_train(put, monkeypatch, packed):
         "a.nii.gz": b"",
     }
     put(hospitals() | extra, packed)
-    task = mri.fed_ixi(Options())
+    task = tasks.fed_ixi(Options())
     assert task.clients.sizes == (2, 2, 2)
     for k, letter in enumerate("ghi"):
         for number in range(2):
             seed = [i for i, other in enumerate("ggGhhHiiI") if other == letter][number]
-            files = (mri.File("", "", nifti(array)) for array in scan(seed))
+            files = (File("", "", nifti(array)) for array in scan(seed))
             inputs, mask = mri._scan(*files, highest=1)
             assert np.array_equal(task.clients.data[k][0][:][number], inputs)
             assert np.array_equal(task.clients.data[k][1][:][number], mask)
@@ -255,7 +257,7 @@ def test_hospitals_are_clients_and_train(put, monkeypatch, packed):
     )
     assert private.error_name == "1 - Dice (soft, mean of background and brain)"
     assert private.baseline_error == task.constant_error
-    mixed = mri.fed_ixi(Options(split="random", clients=2, public_records=2))
+    mixed = tasks.fed_ixi(Options(split="random", clients=2, public_records=2))
     assert mixed.clients.sizes == (2, 2)
     assert mixed.pool.sizes == (2,)
 
@@ -263,10 +265,11 @@ def test_hospitals_are_clients_and_train(put, monkeypatch, packed):
 def test_gradients_of_single_scans_are_clipped(put, monkeypatch):
     monkeypatch.setattr(mri, "SHAPE", SMALL)
     put(hospitals())
-    clients = mri.fed_ixi(Options()).clients
+    clients = tasks.fed_ixi(Options()).clients
     x, (inputs, masks) = clients.model.initial().requires_grad_(), clients.data[1]
     losses = [
-        mri.dice_loss(clients.model(x, inputs[:][k : k + 1]), masks[:][k : k + 1]) for k in range(2)
+        tasks.dice_loss(clients.model(x, inputs[:][k : k + 1]), masks[:][k : k + 1])
+        for k in range(2)
     ]
     gradients = [torch.autograd.grad(loss, x)[0].double() for loss in losses]
     wanted = sum(gradient * min(1, 0.5 / gradient.norm()) for gradient in gradients)
@@ -277,9 +280,9 @@ def test_gradients_of_single_scans_are_clipped(put, monkeypatch):
 def test_preparation_is_kept(put, monkeypatch):
     monkeypatch.setattr(mri, "SHAPE", SMALL)
     put(hospitals())
-    first = mri.FED_IXI.prepared(mri.prepare)
+    first = mri.FED_IXI.prepared()
     monkeypatch.setattr(mri, "_volume", lambda file: pytest.fail("read again"))
-    again = mri.FED_IXI.prepared(mri.prepare)
+    again = mri.FED_IXI.prepared()
     assert all(np.array_equal(first[key], again[key]) for key in first)
 
 
@@ -354,7 +357,7 @@ def test_broken_files_are_named_and_nothing_is_kept(put, tmp_path, case, packed)
     changes, sentence = BROKEN[case]
     put(of_subject(subject("H")) | of_subject(subject("g"), **changes), packed)
     with pytest.raises(DataError, match=re.escape(sentence)) as raised:
-        mri.fed_ixi(Options())
+        tasks.fed_ixi(Options())
     assert subject("g") in str(raised.value)
     assert ("7kd5wj7v7p-3.zip: " in str(raised.value)) == packed
     assert {path.name for path in (tmp_path / "cache").glob("*")} <= {"checksums.json"}
@@ -364,7 +367,7 @@ def test_a_file_that_swells_is_not_read_on(put, monkeypatch):
     monkeypatch.setattr(mri, "LARGEST", 2000)
     put(of_subject(subject("g")))
     with pytest.raises(DataError, match=r"_image.nii.gz: unpacked it has more than 2,000 bytes"):
-        mri.fed_ixi(Options())
+        tasks.fed_ixi(Options())
 
 
 @pytest.mark.parametrize(
@@ -374,7 +377,7 @@ def test_a_file_that_swells_is_not_read_on(put, monkeypatch):
 def test_strangers_are_refused(put, name):
     put(of_subject(name))
     with pytest.raises(DataError, match=f"subject {name} is not one of the 566 of IXI-Tiny"):
-        mri.fed_ixi(Options())
+        tasks.fed_ixi(Options())
 
 
 def test_scans_without_a_mask_are_left_out(put, monkeypatch):
@@ -385,21 +388,21 @@ def test_scans_without_a_mask_are_left_out(put, monkeypatch):
     }
     put(lonely)
     with pytest.raises(DataError, match="none of the 1 scans here has both an image and a mask"):
-        mri.fed_ixi(Options())
+        tasks.fed_ixi(Options())
     put(files, packed=True)
-    assert mri.fed_ixi(Options()).clients.sizes == (1, 1, 1)
+    assert tasks.fed_ixi(Options()).clients.sizes == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
-    ("letters", "said"), [("ghGHI", "IOP has no training"), ("ghiGI", "HH has no test")]
+    ("letters", "lack"), [("ghGHI", "IOP has no training"), ("ghiGI", "HH has no test")]
 )
-def test_a_hospital_without_records_is_named(put, monkeypatch, letters, said):
+def test_a_hospital_without_records_is_named(put, monkeypatch, letters, lack):
     monkeypatch.setattr(mri, "SHAPE", SMALL)
     put(hospitals(letters))
     with pytest.raises(
-        DataError, match=f"the data of task=fed-ixi is incomplete: hospital {said} record in"
+        DataError, match=f"the data of task=fed-ixi is incomplete: hospital {lack} record in"
     ):
-        mri.fed_ixi(Options())
+        tasks.fed_ixi(Options())
 
 
 def test_hippocampus_labels_are_one_foreground(put, monkeypatch):
@@ -416,19 +419,19 @@ def test_hippocampus_labels_are_one_foreground(put, monkeypatch):
                 f"Task04_Hippocampus/{name}/._hippocampus_{3 * k:03d}.nii.gz": b"of a Macintosh"
             }
     put(files | {"Task04_Hippocampus/imagesTs/hippocampus_099.nii.gz": b"has no mask"})
-    arrays = mri.HIPPOCAMPUS.prepared(mri.prepare_hippocampus)
+    arrays = mri.HIPPOCAMPUS.prepared()
     assert (len(arrays["train_inputs"]), len(arrays["test_inputs"])) == (12, 4)
     wanted = mri._resized(torch.from_numpy(scan()[1]).float()) == 1
     assert np.array_equal(arrays["test_targets"], [wanted.numpy()] * 4)
-    first = mri._scan(*(mri.File("", "", nifti(array)) for array in scan(5)), highest=2)[0]
+    first = mri._scan(*(File("", "", nifti(array)) for array in scan(5)), highest=2)[0]
     assert np.array_equal(arrays["test_inputs"][1], first)  # every fifth, by number
-    assert mri.hippocampus(Options()).clients.sizes == (4, 4, 4)
+    assert tasks.hippocampus(Options()).clients.sizes == (4, 4, 4)
 
 
-def test_what_is_missing_is_said(put):
-    for load, said in (
-        (mri.fed_ixi, "put 7kd5wj7v7p-3.zip"),
-        (mri.hippocampus, "put Task04_Hippocampus.tar there"),
+def test_missing_data_comes_with_the_way_to_get_it(put):
+    for load, request in (
+        (tasks.fed_ixi, "put 7kd5wj7v7p-3.zip"),
+        (tasks.hippocampus, "put Task04_Hippocampus.tar there"),
     ):
-        with pytest.raises(DataError, match=f"is not in .*brain-mri: {said}"):
+        with pytest.raises(DataError, match=f"is not in .*brain-mri: {request}"):
             load(Options())

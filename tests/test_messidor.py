@@ -15,14 +15,11 @@ from PIL import Image
 from torch import nn
 
 from equipoise import DataError, train
+from equipoise.paper.data import fundus
+from equipoise.paper.data.files import File
+from equipoise.paper.data.fundus import DEEPDRID, MESSIDOR
 from equipoise.paper.tasks import messidor
-from equipoise.paper.tasks.messidor import (
-    DEEPDRID,
-    MESSIDOR,
-    flipped_and_turned,
-    prepare_deepdrid,
-    prepare_messidor,
-)
+from equipoise.paper.tasks.messidor import flipped_and_turned
 from equipoise.tasks import Options
 from problems import DATA
 
@@ -121,9 +118,9 @@ def pack(place):
 def test_messidor_in_its_official_layout(place):
     make_messidor(place)
     (place / "Base11" / f"._{tif('Base11', 0)}").write_bytes(b"what a Mac leaves behind")
-    unpacked = MESSIDOR.prepared(prepare_messidor)
+    unpacked = MESSIDOR.prepared()
     pack(place)
-    packed = MESSIDOR.prepared(prepare_messidor)
+    packed = MESSIDOR.prepared()
     for name, array in unpacked.items():
         assert np.array_equal(array, packed[name]), name
     assert packed["train_inputs"].shape == (36, 3, 224, 224)
@@ -160,7 +157,7 @@ def test_hospitals_are_known_by_the_sheet_and_not_by_the_name_of_the_base(place)
         place / "Annotation_Base31.xls",
         [[row[0], "CHU de St Étienne", *row[2:]] for row in rows_of("Base31")],
     )
-    arrays = MESSIDOR.prepared(prepare_messidor)
+    arrays = MESSIDOR.prepared()
     assert np.bincount(
         np.concatenate([arrays["train_owners"], arrays["test_owners"]])
     ).tolist() == [16, 20, 12]
@@ -170,21 +167,21 @@ def test_three_hundred_and_one_hundred_of_each_hospital():
     rng = np.random.default_rng(0)
     pixels = np.zeros(0, dtype=np.uint8)
     records = [
-        messidor.Record(pixels, bool(rng.random() < 0.2 + 0.3 * i), i)
+        fundus.Record(pixels, bool(rng.random() < 0.2 + 0.3 * i), i)
         for i in range(3)
         for _ in range(400)
     ]
-    chosen = messidor._a_quarter(records)
+    chosen = fundus._a_quarter(records)
     labels, owners = np.array([r.label for r in records]), np.array([r.owner for r in records])
     for i in range(3):
         assert chosen[owners == i].sum() == 100
         assert abs(chosen[(owners == i) & labels].sum() - labels[owners == i].sum() / 4) < 1
-    assert np.array_equal(chosen, messidor._a_quarter(records))
+    assert np.array_equal(chosen, fundus._a_quarter(records))
 
 
 def test_black_edges_are_cropped_and_the_rest_is_resized(place):
     def seen(pixels):
-        return messidor.photograph(messidor.File("f.tif", "f.tif", encoded(pixels)), "TIFF").pixels
+        return fundus.photograph(File("f.tif", "f.tif", encoded(pixels)), "TIFF").pixels
 
     pixels = np.ones((50, 70, 3))  # 1 is border, 2 is not
     pixels[10:30, 20:60] = [200, 100, 2]
@@ -203,7 +200,7 @@ def test_repeated_photographs_are_kept_once(place):
     first, second = (place / "Base33" / tif("Base33", k) for k in (1, 2))
     second.write_bytes(picture(100 * BASES.index("Base33") + 1, compression="tiff_lzw"))
     assert first.read_bytes() != second.read_bytes()
-    arrays = MESSIDOR.prepared(prepare_messidor)
+    arrays = MESSIDOR.prepared()
     assert (len(arrays["train_inputs"]) + len(arrays["test_inputs"]), *arrays["left_out"]) == (
         47,
         1,
@@ -211,7 +208,7 @@ def test_repeated_photographs_are_kept_once(place):
     (place / "Base34" / tif("Base34", 0)).write_bytes(
         first.read_bytes()
     )  # and once more, with the other label
-    arrays = MESSIDOR.prepared(prepare_messidor)
+    arrays = MESSIDOR.prepared()
     assert (len(arrays["train_inputs"]) + len(arrays["test_inputs"]), *arrays["left_out"]) == (
         45,
         3,
@@ -224,7 +221,7 @@ def test_the_newest_sheet_counts(place):
         place / "Annotation_Base11_update20161024.xls",
         [[*row[:2], 0, 0] for row in rows_of("Base11")],
     )
-    arrays = MESSIDOR.prepared(prepare_messidor)
+    arrays = MESSIDOR.prepared()
     labels = np.concatenate([arrays["train_targets"], arrays["test_targets"]])
     assert np.bincount(labels).tolist() == [15, 33]
 
@@ -332,11 +329,11 @@ def tiff_header(side):
         ),
         (
             edited("Base12", 2, 0, "nobody.tif"),
-            "Annotation_Base12.xls, row 4, names nobody.tif, which is not there",
+            "Annotation_Base12.xls, row 4, names nobody.tif, which is missing",
         ),
         (
             edited("Base12", 2, 0, tif("Base12", 1)),
-            "Annotation_Base12.xls, row 4, says something else of",
+            "Annotation_Base12.xls, row 4, contradicts ",
         ),
         (
             edited("Base12", 2, 1, "CHU de Lyon"),
@@ -375,15 +372,15 @@ def test_deepdrid_as_it_is(place, monkeypatch):
     if not (DATA / "fundus" / "deepdrid-256.tar").is_file():
         pytest.skip("DeepDRiD is not here: put it into $EQUIPOISE_DATA/fundus")
     monkeypatch.setenv("EQUIPOISE_DATA", str(DATA))
-    first = DEEPDRID.prepared(prepare_deepdrid)
+    first = DEEPDRID.prepared()
     assert first["train_inputs"].shape == (1200, 3, 224, 224)
     assert first["test_inputs"].shape == (400, 3, 224, 224)
     assert np.bincount(first["train_targets"]).tolist() == [540, 660]
     assert np.bincount(first["test_targets"]).tolist() == [174, 226]
     assert np.bincount(first["train_owners"]).tolist() == [1140, 36, 24]
     assert np.bincount(first["test_owners"]).tolist() == [368, 20, 12]
-    monkeypatch.setattr(messidor, "photograph", None)  # it is not made again
-    again = DEEPDRID.prepared(prepare_deepdrid)
+    monkeypatch.setattr(fundus, "photograph", None)  # it is not made again
+    again = DEEPDRID.prepared()
     assert all(
         isinstance(array, np.memmap) and np.array_equal(array, first[name])
         for name, array in again.items()
@@ -413,11 +410,9 @@ def make_deepdrid(place):
                 (folder / "Images" / str(patient) / f"{image}.jpg").write_bytes(
                     picture(len(rows), "JPEG")
                 )
-                rows.append(
-                    f"{patient},{image},\\{part}\\{patient}\\{image}.jpg,{grade if eye[0] == 'l' else ''},"
-                )
-                rows[-1] += str(grade) if eye[0] == "r" else ""
-                sources.append(f"{patient},{image},{messidor.SOURCES[patient % 3]}")
+                grades = f"{grade}," if eye[0] == "l" else f",{grade}"
+                rows.append(f"{patient},{image},\\{part}\\{patient}\\{image}.jpg,{grades}")
+                sources.append(f"{patient},{image},{fundus.SOURCES[patient % 3]}")
         (folder / f"regular-fundus-{part}.csv").write_text("\r\n".join([*rows, ""]), newline="")
         (folder / f"regular-fundus-source-{part}.csv").write_text("\n".join(sources), newline="")
     return place
@@ -451,7 +446,7 @@ def replaced(file, old, new):
         ),
         (
             lambda place: (place / TRAINING / "Images/1/1_l2.jpg").unlink(),
-            "1/1_l2.jpg, which is not there",
+            "1/1_l2.jpg, which is missing",
         ),
         (
             lambda place: (place / TRAINING / "Images/1/9_l9.jpg").write_bytes(picture(9, "JPEG")),
@@ -459,7 +454,7 @@ def replaced(file, old, new):
         ),
         (
             lambda place: (place / TRAINING / "regular-fundus-training.csv").unlink(),
-            "regular-fundus-training.csv of DeepDRiD is not",
+            "regular-fundus-training.csv of DeepDRiD is missing",
         ),
         (
             lambda place: (place / TRAINING / "regular-fundus-training.csv").write_text(""),
@@ -477,15 +472,15 @@ def replaced(file, old, new):
         ),
         (
             replaced("regular-fundus-training.csv", "1_l2.jpg,1,", "1_l2.jpg,1,2"),
-            "training.csv, line 7, has not one grade",
+            "training.csv, line 7, does not have exactly one grade",
         ),
         (
             replaced("regular-fundus-training.csv", "1_l2.jpg,1,", "1_l2.jpg,,"),
-            "training.csv, line 7, has not one grade",
+            "training.csv, line 7, does not have exactly one grade",
         ),
         (
             replaced("regular-fundus-training.csv", "1_l2.jpg,1,", "1_l2.jpg,5,"),
-            "training.csv, line 7, has not one grade",
+            "training.csv, line 7, does not have exactly one grade",
         ),
         (
             replaced("regular-fundus-training.csv", "1,1_l2,", "1,1_l1,"),
@@ -497,17 +492,17 @@ def replaced(file, old, new):
         ),
         (
             replaced("regular-fundus-source-training.csv", "1_l2,Nation", "1_l2,Lyon"),
-            "line 7,: 1_l2 has the unknown source 'Lyon'",
+            "line 7, has the unknown source 'Lyon' of 1_l2",
         ),
         (
             replaced("regular-fundus-source-training.csv", "1,1_l2,Nation\n", ""),
-            "training.csv, line 7,: 1_l2 has the unknown source",
+            "training.csv, line 7, has the unknown source '' of 1_l2",
         ),
     ],
 )
 def test_what_is_broken_in_deepdrid_is_named(place, edit, sentence):
     make_deepdrid(place)
-    assert np.bincount(DEEPDRID.prepared(prepare_deepdrid)["train_targets"]).tolist() == [4, 16]
+    assert np.bincount(DEEPDRID.prepared()["train_targets"]).tolist() == [4, 16]
     shutil.rmtree(place.parent.parent / "cache")
     edit(place)
     with pytest.raises(DataError, match=re.escape(sentence)):

@@ -10,7 +10,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from equipoise.paper.networks import Cnn, NextWord, UNet3d, vgg11
-from equipoise.privacy import per_example
+from equipoise.privacy.per_example import clipped_sum as per_example
 from equipoise.privacy.per_example.clipped_sum import clipped_sum, layout_of
 from equipoise.tasks.flat_model import FlatModel
 
@@ -213,9 +213,9 @@ def test_how_many_examples_run_together_does_not_matter(name, monkeypatch):
 
     def counted(*args, **kwargs):
         runs.append(len(args[3]))
-        return functional_books(*args, **kwargs)
+        return run_with_books(*args, **kwargs)
 
-    functional_books = per_example.run_with_books
+    run_with_books = per_example.run_with_books
     monkeypatch.setattr(per_example, "run_with_books", counted)
     sums = []
     for budget in (1, 2 * layout.numbers, 10 * layout.numbers):

@@ -38,10 +38,10 @@ def data_fetch(name: str, /) -> None:
     from equipoise.paper.data.downloads import fetch
     from equipoise.paper.data.inventory import data_set
 
-    found, _ = data_set(name)
+    chosen = data_set(name)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as progress:
         bar = progress.add_task(f"fetching {name}")
-        paths = fetch(found, lambda there, of: progress.update(bar, completed=there, total=of))
+        paths = fetch(chosen, lambda done, size: progress.update(bar, completed=done, total=size))
     print("\n".join(str(path) for path in paths))
 
 

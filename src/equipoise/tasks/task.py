@@ -280,6 +280,3 @@ def stacked(tasks: Sequence[Task]) -> Task:
         clients=clients.stacked([task.clients for task in tasks]),
         measure=measure and measure.stacked([task.measure for task in tasks]),
     )
-
-
-Options = TaskOptions

@@ -1,98 +1,91 @@
-"""Fetching data sets from their official addresses: resumed where it stopped, checked, and never
-left half done."""
+"""Fetching data sets from their official addresses: a file is there whole and checked, or not."""
 
-import hashlib
-import http.client
+import logging
 import os
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from equipoise.errors import DataError
-from equipoise.paper.data.prepared import DataSet, Download
+from equipoise.paper.data.data_set import DataSet, Download
 
-CHUNK = 2**20
+CHUNK = 2**18  # bytes
+TIMEOUT = 60  # seconds without a byte
 Watch = Callable[[int, int], Any]
-"""Hears how many bytes are there, and of how many."""
+"""Is given how many bytes have arrived, and how many there will be."""
 
 
-def fetch(data_set: DataSet, watch: Watch = lambda there, of: None) -> list[Path]:
-    """The files of a data set, downloaded into its folder if they are not there yet."""
+def fetch(data_set: DataSet, watch: Watch = lambda received, size: None) -> list[Path]:
+    """The files of a data set, downloaded into its folder unless they are there already."""
     if not data_set.downloads:
         raise DataError(
-            f"{data_set.name} cannot be fetched by a command: {data_set.how}, into {data_set.place}"
+            f"{data_set.name} cannot be fetched by a command: {data_set.how} ({data_set.place})"
         )
-    return [_fetch(download, data_set.place, watch) for download in data_set.downloads]
+    return [_fetch(download, data_set, watch) for download in data_set.downloads]
 
 
-def _fetch(download: Download, folder: Path, watch: Watch) -> Path:
-    """The file under its own name is whole and checked; what has come so far lies beside it under
-    `.part`."""
-    path = folder / download.file
-    part = path.with_name(path.name + ".part")
+def _fetch(download: Download, data_set: DataSet, watch: Watch) -> Path:
+    """pooch downloads to a file beside, checks it, and then renames it. A file that has the name
+    already but not the checksum is replaced."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            _check(path, download)
-            watch(download.size, download.size)
-            return path
-        if not part.exists() or part.stat().st_size < download.size:
-            _continue(download, part, watch)
-        try:
-            _check(part, download)
-        except DataError as error:
-            part.unlink()
-            raise DataError(f"{error}; what came was deleted, fetch it again") from None
-        part.replace(path)
-    except urllib.error.HTTPError as error:
-        raise DataError(
-            f"{download.url} answered {error.code} {error.reason}: try again later, or get it by "
-            f"hand"
-        ) from None
-    except urllib.error.URLError as error:
-        raise DataError(f"{download.url} cannot be reached: {error.reason}") from None
-    except (http.client.HTTPException, ValueError) as error:
-        raise DataError(
-            f"{download.url} did not answer as it should: {type(error).__name__}: {error}"
-        ) from None
-    except OSError as error:
-        there = part.stat().st_size if part.exists() else 0
-        said = error.strerror or error
-        raise DataError(
-            f"{path}: {said}; {there:,} of {download.size:,} bytes are kept, run it again to go on"
-        ) from None
-    return path
+        import pooch  # of an extra: nothing else needs it
+    except ImportError:
+        raise DataError("fetching data needs pooch: pip install 'equipoise[data]'") from None
 
-
-def _continue(download: Download, part: Path, watch: Watch) -> None:
-    """Ask for what is missing; a server that sends everything again is taken at its word."""
-    there = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(
-        download.url, headers={"Range": f"bytes={there}-"} if there else {}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        resumed = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(
-            f"bytes {there}-"
-        )
-        with part.open("ab" if there and resumed else "wb") as file:
-            there = there if resumed else 0
-            while content := answer.read(CHUNK):
-                there += len(content)
-                if there > download.size:
-                    break  # it is not the file; the check will say so
-                file.write(content)
-                watch(there, download.size)
+    def save(url: str, path: str, _: object) -> None:
+        http = pooch.HTTPDownloader(chunk_size=CHUNK, timeout=TIMEOUT)
+        with Path(path).open("wb") as file:
+            http(url, _Watched(file, download.size, watch), None)
             file.flush()
             os.fsync(file.fileno())
-    if there < download.size:
-        raise OSError(None, f"the connection ended after {there:,} of {download.size:,} bytes")
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    try:
+        path = pooch.retrieve(
+            download.url, download.checksum, download.file, data_set.place, downloader=save
+        )
+    except (OSError, ValueError) as error:
+        raise DataError(_sentence(error, download, data_set)) from None
+    watch(download.size, download.size)
+    return Path(path)
 
 
-def _check(path: Path, download: Download) -> None:
-    kind, _, wanted = download.checksum.partition(":")
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, kind).hexdigest()
-    if found != wanted:
-        raise DataError(f"{path} is not {download.url}: its {kind} is {found}, not {wanted}")
+class _Watched:
+    """A file that reports how much was written to it, and takes no more than `size` bytes."""
+
+    def __init__(self, file: BinaryIO, size: int, watch: Watch) -> None:
+        self._file, self._size, self._watch = file, size, watch
+        self._received = 0
+
+    def write(self, content: bytes) -> None:
+        self._received += len(content)
+        if self._received > self._size:
+            raise ValueError("more bytes than expected")
+        self._file.write(content)
+        self._watch(self._received, self._size)
+
+    def flush(self) -> None:
+        """pooch asks for it after every piece; once, at the end, is enough."""
+
+
+def _sentence(error: Exception, download: Download, data_set: DataSet) -> str:
+    from requests.exceptions import HTTPError, RequestException  # loaded by pooch
+
+    again = f"run `equipoise data fetch {data_set.name}` again"
+    if isinstance(error, HTTPError) and error.response is not None:
+        return (
+            f"{download.url} answered {error.response.status_code} {error.response.reason}: "
+            f"{again} later, or put the file into {data_set.place} by hand"
+        )
+    if isinstance(error, RequestException):
+        return (
+            f"{download.url} could not be downloaded ({type(error).__name__}): check the network "
+            f"connection, and {again}"
+        )
+    if isinstance(error, ValueError):
+        return (
+            f"{download.url} sent something else than the {download.size:,} bytes with "
+            f"{download.checksum}, which was not kept: {again} later"
+        )
+    cause = error.__cause__ or error
+    return f"{data_set.place} cannot be written to: {getattr(cause, 'strerror', None) or cause}"

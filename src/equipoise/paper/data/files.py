@@ -18,16 +18,16 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple
 
 from equipoise.errors import DataError
 
 SWELLING = 300  # an archive may hold this many times its own size (LEAF's JSON: 30) ...
+SLACK = 2**28  # ... and this many bytes more
 MOST_TUPLES = 100  # in a pickle
-SLACK = 2**28  # ... and so many bytes more
 BROKEN = (
     *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError),
     *(OSError, RuntimeError, ValueError, LookupError, OverflowError),
@@ -41,12 +41,20 @@ ARCHIVES = re.compile(r"\.(tar(\.(gz|bz2|xz))?|tgz|zip)$", re.IGNORECASE)
 
 
 class File(NamedTuple):
-    """One file of a data set: what the pattern matched of its path, where it is in words, and its
+    """A file of a data set: what the pattern matched of its path, where it is in words, and its
     bytes."""
 
     name: str
     place: str
     content: bytes
+
+
+class Member(NamedTuple):
+    """A member of an archive, of `size` bytes; `read` is None for a link or a device."""
+
+    name: str
+    size: int
+    read: Callable[[], bytes] | None
 
 
 def is_archive(path: Path) -> bool:
@@ -56,31 +64,34 @@ def is_archive(path: Path) -> bool:
 def sources(folder: Path, wanted: re.Pattern[str], archives: re.Pattern[str]) -> list[Path]:
     """The plain files in `folder` whose path `wanted` matches, then the archives whose name
     `archives` matches."""
-    paths = sorted(
-        Path(root) / name for root, _, names in os.walk(folder, followlinks=True) for name in names
-    )
-    plain = [
-        path
-        for path in paths
-        if not is_archive(path) and wanted.search(path.relative_to(folder).as_posix())
-    ]
-    return plain + [path for path in paths if is_archive(path) and archives.search(path.name)]
+    plain, packed = [], []
+    for path in sorted(_paths(folder)):
+        if is_archive(path):
+            packed += [path] if archives.search(path.name) else []
+        elif wanted.search(path.relative_to(folder).as_posix()):
+            plain.append(path)
+    return plain + packed
+
+
+def _paths(folder: Path) -> Iterator[Path]:
+    for root, _, names in os.walk(folder, followlinks=True):
+        for name in names:
+            yield Path(root) / name
 
 
 def read_files(
     folder: Path, paths: list[Path], wanted: re.Pattern[str], most: int
 ) -> Iterator[File]:
-    """Every file among `paths`, or in an archive among them, whose path `wanted` matches; a name
-    once, the first.
+    """Every file among `paths`, or in an archive among them, whose path `wanted` matches. Of files
+    with the same name only the first is read.
 
     `most`: no file of the data set has more bytes.
     """
     seen: set[str] = set()
     for path in paths:
+        packed = is_archive(path)
         for file in (
-            _in_archive(path, wanted, most)
-            if is_archive(path)
-            else _plain(path, folder, wanted, most)
+            _in_archive(path, wanted, most) if packed else _plain(path, folder, wanted, most)
         ):
             if file.name not in seen:
                 seen.add(file.name)
@@ -90,11 +101,7 @@ def read_files(
 def _plain(path: Path, folder: Path, wanted: re.Pattern[str], most: int) -> Iterator[File]:
     match = wanted.search(path.relative_to(folder).as_posix())
     assert match
-    if path.stat().st_size > most:
-        raise DataError(
-            f"{path} has {path.stat().st_size:,} bytes: no file of this data set has more than "
-            f"{most:,}"
-        )
+    _check_size(str(path), path.stat().st_size, most)
     yield File(match[0], str(path), path.read_bytes())
 
 
@@ -102,37 +109,39 @@ def _in_archive(path: Path, wanted: re.Pattern[str], most: int) -> Iterator[File
     members = _of_zip if path.suffix.lower() == ".zip" else _of_tar
     last = "its beginning"
     try:
-        for name, size, read in members(path):
-            last = name
-            if (
-                PurePosixPath(name).is_absolute()
-                or ".." in PurePosixPath(name).parts
-                or "\\" in name
-            ):
-                raise DataError(f"{path}: member {name!r} leads out of the archive; it is not read")
-            match = wanted.search(name)
-            if not match:
-                continue
-            if read is None:
-                raise DataError(f"{path}: member {name} is a link or a device, not a file")
-            if size > most:
-                raise DataError(
-                    f"{path}: member {name} has {size:,} bytes: no file of this data set has more "
-                    f"than {most:,}"
-                )
-            content = read()
-            if len(content) != size:
-                raise DataError(
-                    f"{path}: member {name} is cut short: {len(content):,} of {size:,} bytes"
-                )
-            yield File(match[0], f"{path}: {name}", content)
+        for member in members(path):
+            last = member.name
+            _check_name(path, member.name)
+            if match := wanted.search(member.name):
+                place = f"{path}: {member.name}"
+                yield File(match[0], place, _content(member, place, most))
     except BROKEN as error:
         raise DataError(
             f"{path} is broken or cut short (after {last}): {str(error) or type(error).__name__}"
         ) from None
 
 
-Member = tuple[str, int, Callable[[], bytes] | None]
+def _check_name(path: Path, name: str) -> None:
+    inside = PurePosixPath(name)
+    if inside.is_absolute() or ".." in inside.parts or "\\" in name:
+        raise DataError(f"{path}: member {name!r} leads out of the archive; it is not read")
+
+
+def _check_size(place: str, size: int, most: int) -> None:
+    if size > most:
+        raise DataError(
+            f"{place} has {size:,} bytes: no file of this data set has more than {most:,}"
+        )
+
+
+def _content(member: Member, place: str, most: int) -> bytes:
+    if member.read is None:
+        raise DataError(f"{place} is a link or a device, not a file")
+    _check_size(place, member.size, most)
+    content = member.read()
+    if len(content) != member.size:
+        raise DataError(f"{place} is cut short: {len(content):,} of {member.size:,} bytes")
+    return content
 
 
 def _of_zip(path: Path) -> Iterator[Member]:
@@ -141,37 +150,40 @@ def _of_zip(path: Path) -> Iterator[Member]:
         _check_swelling(path, sum(info.file_size for info in infos))
         for info in infos:
             link = info.external_attr >> 16 & 0o170000 == 0o120000
+            read = None if link else partial(_read_zipped, archive, info)
+            yield Member(info.filename, info.file_size, read)
 
-            def read(info: zipfile.ZipInfo = info) -> bytes:
-                with archive.open(info) as file:
-                    return file.read(info.file_size + 1)
 
-            yield info.filename, info.file_size, None if link else read
+def _read_zipped(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    with archive.open(info) as file:
+        return file.read(info.file_size + 1)
 
 
 def _of_tar(path: Path) -> Iterator[Member]:
     with path.open("rb") as raw:
-        start = raw.read(6)
-        raw.seek(0)
-        reader = next(
-            (reader for magic, reader in READERS.items() if start.startswith(magic)), None
-        )
-        stream: Any = _Counted(reader(raw) if reader else raw, path)
+        stream: Any = _Counted(_unpacked(raw), path)
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Strict) as archive:
-            for member in archive:
-                if member.isdir():
-                    continue
+            for info in archive:
+                if not info.isdir():
+                    plain = info.isreg() and not info.issparse()
+                    read = partial(_read_tarred, archive, info) if plain else None
+                    yield Member(info.name, info.size, read)
 
-                def read(member: tarfile.TarInfo = member) -> bytes:
-                    file = archive.extractfile(member)
-                    assert file
-                    return file.read()
 
-                yield (
-                    member.name,
-                    member.size,
-                    read if member.isreg() and not member.issparse() else None,
-                )
+def _unpacked(raw: BinaryIO) -> Any:
+    """The stream inside a compressed one, known by its first bytes."""
+    start = raw.read(6)
+    raw.seek(0)
+    for magic, reader in READERS.items():
+        if start.startswith(magic):
+            return reader(raw)
+    return raw
+
+
+def _read_tarred(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(info)
+    assert file
+    return file.read()
 
 
 class _Strict(tarfile.TarInfo):
@@ -184,7 +196,7 @@ class _Strict(tarfile.TarInfo):
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the end, as it should be
             raise
         except tarfile.HeaderError as error:
-            raise tarfile.ReadError(str(error) or "it ends without an end") from None
+            raise tarfile.ReadError(str(error) or "the end of the archive is missing") from None
 
 
 class _Counted(io.RawIOBase):
@@ -203,39 +215,23 @@ class _Counted(io.RawIOBase):
 def _check_swelling(path: Path, size: int) -> None:
     if size > SWELLING * path.stat().st_size + SLACK:
         raise DataError(
-            f"{path} swells to more than {SWELLING} times its size: that is no data set, and it "
-            f"is not read on"
+            f"{path} unpacks to more than {SWELLING} times its size: no data set does, and it is "
+            f"read no further"
         )
 
 
-def unpickled(
-    content: bytes, place: str, stand_ins: Mapping[tuple[str, str], Any] = MappingProxyType({})
-) -> Any:
-    """What a pickle of plain values holds. Where it names (module, name), the stand-in is used: no
-    code of others ever runs.
-
-    Stand-ins are ours to the last: numpy's own ways to rebuild an array would follow pointers that
-    a pickle made up.
-    """
+def unpickled(content: bytes, place: str) -> Any:
+    """What a pickle of plain values (dict, list, str, numbers ...) holds. One that names any class
+    or function is refused: no code of others ever runs."""
 
     class Restricted(pickle.Unpickler):
         def find_class(self, module: str, name: str) -> Any:
-            if (module, name) not in stand_ins:
-                raise DataError(
-                    f"{place} asks for {module}.{name}: a data file has no business with it, "
-                    f"nothing of it was run"
-                )
-            return stand_ins[module, name]
+            raise DataError(
+                f"{place} asks for {module}.{name}: a data file needs no code, and none was run"
+            )
 
     try:
-        tuples = sum(
-            opcode.name.startswith("TUPLE") for opcode, _, _ in pickletools.genops(content)
-        )
-        if tuples > MOST_TUPLES:
-            raise DataError(
-                f"{place} has {tuples:,} tuples: no data file has so many, and nested ones could "
-                f"crash the reader"
-            )
+        _check_tuples(content, place)
         return Restricted(io.BytesIO(content), encoding="latin1").load()
     except DataError:
         raise
@@ -243,3 +239,14 @@ def unpickled(
         raise DataError(
             f"{place} is not a readable pickle: {type(error).__name__}: {error}"
         ) from None
+
+
+def _check_tuples(content: bytes, place: str) -> None:
+    """Hashing a tuple that is nested deep enough would crash the interpreter."""
+    names = (opcode.name for opcode, _, _ in pickletools.genops(content))
+    tuples = sum(name.startswith("TUPLE") for name in names)
+    if tuples > MOST_TUPLES:
+        raise DataError(
+            f"{place} has {tuples:,} tuples: a data file needs none, and nested ones could crash "
+            f"its reader"
+        )

@@ -1,28 +1,27 @@
-"""Which data sets there are, where they must lie, and how much of them is there."""
+"""Which data sets there are, where they must lie, and how much of them is present."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from equipoise.errors import DataError, require
-from equipoise.paper.data.files import File
-from equipoise.paper.data.prepared import Arrays, DataSet
-from equipoise.paper.tasks import cifar10, fed_ixi, femnist, messidor, reddit
+from equipoise.paper.data.brain_mri import FED_IXI, HIPPOCAMPUS
+from equipoise.paper.data.cache import Arrays
+from equipoise.paper.data.cifar10 import CIFAR10
+from equipoise.paper.data.data_set import DataSet
+from equipoise.paper.data.femnist import FEMNIST
+from equipoise.paper.data.fundus import DEEPDRID, MESSIDOR
+from equipoise.paper.data.places import cache_folder
+from equipoise.paper.data.reddit import REDDIT
 
-DATA_SETS: dict[str, tuple[DataSet, Callable[[Iterator[File]], Arrays]]] = {
-    "cifar10": (cifar10.CIFAR10, cifar10.prepare),
-    "femnist": (femnist.FEMNIST, femnist.prepare),
-    "reddit": (reddit.REDDIT, reddit.prepare),
-    "fed-ixi": (fed_ixi.FED_IXI, fed_ixi.prepare),
-    "messidor": (messidor.MESSIDOR, messidor.prepare_messidor),
-    "hippocampus": (fed_ixi.HIPPOCAMPUS, fed_ixi.prepare_hippocampus),
-    "deepdrid": (messidor.DEEPDRID, messidor.prepare_deepdrid),
+DATA_SETS: dict[str, DataSet] = {
+    data_set.name: data_set
+    for data_set in (CIFAR10, FEMNIST, REDDIT, FED_IXI, MESSIDOR, HIPPOCAMPUS, DEEPDRID)
 }
 """The paper's five in its order, and two more for the last two tasks."""
 
 
 class Stock(NamedTuple):
-    """A data set as it is found here. `state` is a sentence; train and test records are known once
-    it was read."""
+    """A data set as it lies here. `state` is a sentence; the numbers of train and test records are
+    known once it was read."""
 
     name: str
     state: str
@@ -36,43 +35,49 @@ class Stock(NamedTuple):
     get: str
 
 
-def data_set(name: str) -> tuple[DataSet, Callable[[Iterator[File]], Arrays]]:
+def data_set(name: str) -> DataSet:
     require(name in DATA_SETS, f"{name!r} is no data set: there are {', '.join(sorted(DATA_SETS))}")
     return DATA_SETS[name]
 
 
 def take_stock(name: str, read: bool = False) -> Stock:
     """What is here of a data set; with `read` all of it is read, and kept prepared."""
-    found, make = data_set(name)
-    train, test, repeats, said = None, None, 0, None
+    chosen = data_set(name)
+    cache_folder()  # if there can be none, that is nothing against the data set
+    if not chosen.sources:
+        return _stock(chosen, "missing")
     try:
-        arrays: dict[str, Any] | None = found.prepared(make) if read else found.kept(make)
-        if arrays is not None:
-            train, test = len(arrays["train_targets"]), len(arrays["test_targets"])
-            repeats = int(arrays["left_out"].sum()) if "left_out" in arrays else 0
+        arrays = chosen.prepared() if read else chosen.kept()
     except DataError as error:
-        said = str(error)
-    complete = (
-        train is not None and test is not None and train + test + repeats >= sum(found.records)
-    )
-    if not found.sources:
-        state = "not there"
-    elif said:
-        state = f"unreadable: {said}"
-    elif train is None:
-        state = f"there, not read yet: `equipoise data check {name}`"
-    else:
-        state = "complete" if complete else "a part of it"
-    get = f"equipoise data fetch {name}" if found.downloads else found.how
+        return _stock(chosen, f"unreadable: {error}")
+    if arrays is None:
+        return _stock(chosen, f"present, not read yet: `equipoise data check {name}`")
+    return _counted(chosen, arrays)
+
+
+def _counted(data_set: DataSet, arrays: Arrays) -> Stock:
+    train, test = len(arrays["train_targets"]), len(arrays["test_targets"])
+    repeats = int(arrays["left_out"].sum()) if "left_out" in arrays else 0
+    complete = train + test + repeats >= sum(data_set.records)
+    return _stock(data_set, "complete" if complete else "incomplete", complete, train, test)
+
+
+def _stock(
+    data_set: DataSet,
+    state: str,
+    complete: bool = False,
+    train: int | None = None,
+    test: int | None = None,
+) -> Stock:
     return Stock(
-        name,
+        data_set.name,
         state,
         complete,
         train,
         test,
-        found.records,
-        found.table_1,
-        str(found.place),
-        found.licence,
-        get,
+        records=data_set.records,
+        table_1=data_set.table_1,
+        place=str(data_set.place),
+        licence=data_set.licence,
+        get=data_set.get,
     )

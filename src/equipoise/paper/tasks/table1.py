@@ -2,6 +2,7 @@
 set that lies on disk."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,12 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equipoise.errors import require
-from equipoise.paper.data.prepared import Arrays
+from equipoise.paper.data.cache import Arrays
 from equipoise.seeds import stream
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.network import Augment, Rows, model_task
 from equipoise.tasks.splits import Indices, pool_and_parts, split_records
-from equipoise.tasks.task import Options, Task, fingerprint
+from equipoise.tasks.task import Task, TaskOptions, fingerprint
 
 SAMPLE = 1000  # records that a data set is known again by
 
@@ -37,7 +38,7 @@ def federated_task(
     row: Row,
     loss: Callable[[Tensor, Tensor], Tensor],
     metric: Callable[[Tensor, Tensor], Any],
-    options: Options,
+    options: TaskOptions,
     *,
     owner: str,
     natural: bool,
@@ -47,55 +48,27 @@ def federated_task(
 ) -> Task:
     """A task of Table 1. `arrays` has inputs, targets and owners of train and test records.
 
-    owner     who a record comes from, in a word: split natural deals whole owners to clients;
-    `natural` if that is the default
+    owner     who a record comes from, in a word: split=natural deals whole owners to clients
+    natural   whether that is the default
+
+    Arrays that are mapped into memory stay on disk: a client has the indices of its records (see
+    `Rows`), and when it trains it copies rows of its own only, those of a minibatch.
     """
-    train, test = (
-        (torch.from_numpy(arrays[f"{part}_inputs"]), torch.from_numpy(arrays[f"{part}_targets"]))
-        for part in ("train", "test")
-    )
-    labels = arrays["train_targets"]
     by_owner = options.split == "natural" or (options.split is None and natural)
-    if by_owner:
-        whose = _clients_of_owners(
-            arrays["train_owners"], arrays["test_owners"], options, row.clients, owner
-        )
-        chosen = stream(options.seed, "public records").permutation(len(labels))[
-            : options.public_records
-        ]
-        kept = np.setdiff1d(np.arange(len(labels)), chosen)
-        parts = [kept[whose[0][kept] == i] for i in range(whose[0].max() + 1)]
-        tests = [np.flatnonzero(whose[1] == i) for i in range(len(parts))]
-    else:
-        require(
-            labels.ndim == 1 or not (options.split or "").startswith("dirichlet"),
-            f"split={options.split!r}: a target of task={name} is not a class, so labels cannot "
-            f"be skewed",
-        )
-        chosen, parts = pool_and_parts(labels, options, row.clients)
-        tests = split_records(arrays["test_targets"], len(parts), "random", options.seed)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(options.seed)
-        model = FlatModel(network())
-    dealt = (
-        f"which {owner} a record comes from, and which client has which"
-        if by_owner
-        else "an equal random split"
-    )
+    deal = partial(_owners_dealt, owner=owner) if by_owner else partial(_records_dealt, name=name)
+    dealt = deal(arrays, options, row.clients)
     return model_task(
         name,
-        model,
+        _initial(network, options.seed),
         loss,
         metric,
-        tuple(_rows(*train, part) for part in parts),
-        tuple(_rows(*test, part) for part in tests if len(part)),
-        _rows(*train, chosen) if len(chosen) else None,
+        tuple(_rows(arrays, "train", part) for part in dealt.parts),
+        tuple(_rows(arrays, "test", part) for part in dealt.tests if len(part)),
+        _rows(arrays, "train", dealt.pool) if len(dealt.pool) else None,
         batch=row.batch if options.batch is None else options.minibatch,
         seed=options.seed,
         augment=augment,
-        fingerprint=fingerprint(
-            arrays[name][:: 1 + len(arrays[name]) // SAMPLE] for name in sorted(arrays)
-        ),
+        fingerprint=fingerprint(_sample(arrays[key]) for key in sorted(arrays)),
         error_name=error_name,
         constant_error=constant_error,
         learning_rate=row.learning_rate,
@@ -103,46 +76,95 @@ def federated_task(
         public=(
             "the initial weights of the model, and how inputs were prepared",
             "the test records",
-            dealt,
+            dealt.public,
         ),
         sizes_public=True,
     )
 
 
-def _rows(inputs: Tensor, targets: Tensor, index: Indices) -> tuple[Rows, Rows]:
-    chosen = torch.from_numpy(np.sort(index))
-    return Rows(inputs, chosen), Rows(targets, chosen)
+def _initial(network: Callable[[], nn.Module], seed: int) -> FlatModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return FlatModel(network())
 
 
-def _clients_of_owners(
-    train: NDArray[Any], test: NDArray[Any], options: Options, clients: int, owner: str
-) -> tuple[Indices, Indices]:
-    """The client of every train and test record, where whole owners belong to clients: as many
-    owners to each, by seed."""
+class Dealt(NamedTuple):
+    """Indices of training records declared public, of each client's training records, and of each
+    client's test records; and what is public about it, in words."""
+
+    pool: Indices
+    parts: list[Indices]
+    tests: list[Indices]
+    public: str
+
+
+def _owners_dealt(arrays: Arrays, options: TaskOptions, clients: int, owner: str) -> Dealt:
+    """Whole owners belong to clients: as many owners to each, by seed."""
+    train, test = arrays["train_owners"], arrays["test_owners"]
     owners = np.unique(train)
     number = clients if options.clients is None else options.clients
     require(
         1 <= number <= len(owners),
         f"clients={number} with split=natural: there are {len(owners)} {owner}s to deal",
     )
-    strangers = np.setdiff1d(test, owners)
     require(
-        not len(strangers),
+        len(np.setdiff1d(test, owners)) == 0,
         f"split=natural: test records come from {owner}s that have no training record",
     )
     require(
         options.public_records <= len(train) // 2,
-        "public_records is more than half of all records: too few are left",
+        f"public_records={options.public_records} is more than half of the {len(train)} training "
+        f"records: too few are left to train on",
     )
-    order = (
-        np.arange(len(owners))
-        if number == len(owners)
-        else stream(options.seed, "owners").permutation(len(owners))
+    client = _client_of_owner(len(owners), number, options.seed)
+    train_client, test_client = (client[np.searchsorted(owners, part)] for part in (train, test))
+    order = stream(options.seed, "public records").permutation(len(train))
+    pool, rest = order[: options.public_records], np.sort(order[options.public_records :])
+    return Dealt(
+        pool,
+        [rest[train_client[rest] == i] for i in range(number)],
+        [np.flatnonzero(test_client == i) for i in range(number)],
+        f"which {owner} a record comes from, and which client has which",
     )
-    client = np.empty(len(owners), dtype=np.int64)
-    for i, part in enumerate(np.array_split(order, number)):
+
+
+def _client_of_owner(owners: int, clients: int, seed: int) -> Indices:
+    """If every client has one owner, client i has owner i."""
+    order = np.arange(owners) if clients == owners else stream(seed, "owners").permutation(owners)
+    client = np.empty(owners, dtype=np.int64)
+    for i, part in enumerate(np.array_split(order, clients)):
         client[part] = i
-    return client[np.searchsorted(owners, train)], client[np.searchsorted(owners, test)]
+    return client
+
+
+def _records_dealt(arrays: Arrays, options: TaskOptions, clients: int, name: str) -> Dealt:
+    targets = arrays["train_targets"]
+    skewed = (options.split or "").startswith("dirichlet")
+    require(
+        targets.ndim == 1 or not skewed,
+        f"split={options.split!r}: a target of task={name} is not a class, so labels cannot be "
+        f"skewed",
+    )
+    labels = targets if skewed else _no_labels(targets)
+    pool, parts = pool_and_parts(labels, options, clients)
+    tests = split_records(_no_labels(arrays["test_targets"]), len(parts), "random", options.seed)
+    dealt_by = "a split skewed by the labels" if skewed else "an equal random split"
+    return Dealt(pool, parts, tests, dealt_by)
+
+
+def _no_labels(targets: NDArray[Any]) -> Indices:
+    """Stand for targets where a split does not look at them, so that they stay on disk."""
+    return np.zeros(len(targets), dtype=np.int64)
+
+
+def _rows(arrays: Arrays, part: str, index: Indices) -> tuple[Rows, Rows]:
+    chosen = torch.from_numpy(np.sort(index))
+    inputs, targets = arrays[f"{part}_inputs"], arrays[f"{part}_targets"]
+    return Rows(torch.from_numpy(inputs), chosen), Rows(torch.from_numpy(targets), chosen)
+
+
+def _sample(array: NDArray[Any]) -> NDArray[Any]:
+    return array[:: 1 + len(array) // SAMPLE]
 
 
 def majority_error(labels: NDArray[np.int64]) -> float:
