@@ -20,7 +20,7 @@ def page(
     """The page; `figures` are paths beside it, to be linked."""
     from plotly.offline import get_plotlyjs
 
-    here = files("equipoise.report")
+    here = files("equipoise.reports")
     parts = {
         "title": "Local steps, rounds and a privacy budget",
         "subtitle": escape(_subtitle(study)),
