@@ -194,8 +194,9 @@ def report(
 ) -> None:
     """Make figures, tables and an interactive page of a store; and check the paper's observations
     on it."""
+    from equipoise.paper.observations.check import PAPER
     from equipoise.reports.writing import write_report
 
     with _errors.status("drawing"):
-        summary = write_report(store, out)
+        summary = write_report(store, out, PAPER)
     print(summary)
