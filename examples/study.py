@@ -16,6 +16,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from equipoise import Question, plan, train
+from equipoise.paper.observations.check import PAPER
 from equipoise.reports.writing import write_report
 from equipoise.sweeps.grid import grid
 from equipoise.sweeps.store import Store
@@ -51,7 +52,7 @@ def main(out: Path) -> None:
         for step in sweep(runs.name, runs.cells, out / "study.sqlite", os.cpu_count() or 1):
             progress.update(bar, completed=step.done, total=step.total)
     with console.status("drawing"):
-        write_report(out / "study.sqlite", out / "report")
+        write_report(out / "study.sqlite", out / "report", PAPER)
     console.print(_table(out / "study.sqlite"))
     trials = [
         train(made.settings.model_copy(update={"seed": seed, "simulate_noise_seed": seed}))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from equipoise.errors import EquipoiseError
@@ -34,7 +35,7 @@ STYLE: dict[Any, Any] = {
 
 def check_libraries() -> None:
     """Refuse to begin what could not be drawn."""
-    for library in ("matplotlib", "plotly"):
+    for library in ("jinja2", "matplotlib", "plotly"):
         if find_spec(library) is None:
             raise EquipoiseError(f"a report needs {library}: pip install 'equipoise[report]'")
 
@@ -66,16 +67,16 @@ def finish(
 ) -> Any:
     """A heading, under it what is shown and under which conditions, and at the foot one legend for
     all panels."""
-    from textwrap import fill
-
     width = figure.get_figwidth()
-    said = fill(below.replace(" = ", "\u00a0=\u00a0"), int(width * 15.5), break_on_hyphens=False)
-    heading = fill(
-        heading.replace(" = ", "\u00a0=\u00a0"), int(width * 11.5), break_on_hyphens=False
-    )
+    heading = _wrapped(heading, width * 11.5)
     room = " \n" * (heading.count("\n") + 1)
     figure.suptitle(
-        f"{room}{said}", fontsize=8.5, color="#333333", x=0.01, ha="left", linespacing=1.4
+        room + _wrapped(below, width * 15.5),
+        fontsize=8.5,
+        color="#333333",
+        x=0.01,
+        ha="left",
+        linespacing=1.4,
     )
     top = 1 - 0.042 / figure.get_figheight()
     figure.text(0.01, top, heading, fontsize=10.5, fontweight="bold", va="top", linespacing=1.13)
@@ -86,6 +87,11 @@ def finish(
             handles=legend, loc="outside lower center", ncols=min(columns, fitting, len(legend))
         )
     return figure
+
+
+def _wrapped(text: str, letters: float) -> str:
+    """In lines of so many letters; an equation stays together."""
+    return fill(text.replace(" = ", "\u00a0=\u00a0"), int(letters), break_on_hyphens=False)
 
 
 def save(figure: Any, stem: Path) -> list[Path]:
@@ -114,20 +120,24 @@ def markers(values: Sequence[float]) -> dict[float, str]:
     return {value: MARKERS[i % len(MARKERS)] for i, value in enumerate(sorted(values))}
 
 
-def name_steps(axes: Any, values: Sequence[int], name: str = "local steps τ") -> None:
+def name_steps(axes: Any, values: Sequence[int], name: str) -> None:
     """A logarithmic axis with the values that were tried, as many as can be read."""
     axes.set_xscale("log")
-    low, high = min(values), max(values)
-    every = max(0.16 * math.log(high / low), 1e-9) if high > low else 1.0
-    shown: list[int] = []
-    for value in sorted(values):
-        if not shown or math.log(value / shown[-1]) >= every:
-            shown.append(value)
-    if shown[-1] != high:
-        shown[-1] = high
+    shown = _apart(sorted(values))
     axes.set_xticks(shown, [f"{value}" if value < 10_000 else number(value) for value in shown])
     axes.minorticks_off()
     axes.set_xlabel(name)
+
+
+def _apart(values: Sequence[int]) -> list[int]:
+    """Of sorted values so many that their names do not touch; the first and the last are among
+    them."""
+    distance = 0.16 * math.log(values[-1] / values[0])
+    shown = [values[0]]
+    for value in values[1:]:
+        if math.log(value / shown[-1]) >= distance:
+            shown.append(value)
+    return [*shown[:-1], values[-1]] if len(shown) > 1 else shown
 
 
 def clip_name(clip_norm: float) -> str:
@@ -147,17 +157,23 @@ def from_zero(
 
     Logarithmic axes where means span orders of magnitude.
     """
-    tops = [cell.mean + (0 if math.isnan(cell.std) else cell.std) for cell in cells]
-    highest = max([*(cell.mean for cell in cells), *more], default=1.0)
-    top = 1.06 * max(highest, min(max(tops, default=1.0), 1.5 * highest)) or 1.0
     means = [cell.mean for cell in cells]
-    bottom = min(means) / 2.5 if wide_span(means) else 0.0
-    seen = baseline is not None and bottom < baseline < top
+    logarithmic = wide_span(means)
+    bottom, top = min(means) / 2.5 if logarithmic else 0.0, _top(cells, [*means, *more])
     for axes in grid.flat:
-        if bottom:
+        if logarithmic:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda error, _: f"{error:g}")
-        axes.set_ylim(bottom, top * 2 if bottom else top)
-        if seen:
-            axes.axhline(baseline, color="#555555", linestyle=(0, (4, 3)), linewidth=0.9, zorder=1)
-    return seen
+        axes.set_ylim(bottom, top * 2 if logarithmic else top)
+    if baseline is None or not bottom < baseline < top:
+        return False
+    for axes in grid.flat:
+        axes.axhline(baseline, color="#555555", linestyle=(0, (4, 3)), linewidth=0.9, zorder=1)
+    return True
+
+
+def _top(cells: Sequence[Cell], errors: Sequence[float]) -> float:
+    """A little above the highest error, and above the bands unless they reach much further."""
+    highest = max(errors, default=1.0)
+    bands = [cell.mean + cell.std for cell in cells if not math.isnan(cell.std)]
+    return 1.06 * max(highest, min(max(bands, default=0.0), 1.5 * highest)) or 1.0

@@ -5,19 +5,20 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import rankdata, t
+from scipy import stats
 
 from equipoise.reports.study import Cell
 
-HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told"
+HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "inconclusive"
 FEWEST = 3  # trials, below which nothing is claimed
 LEVEL = 0.05
 # no interval is narrower on a side: trials share their test records, which are a sample themselves
 RESOLUTION = 0.005
-MOST_PERMUTED = 7  # values whose orders are all tried: 5040
+# orders that are tried: all if they are fewer (7 values have 5040), else so many at random
+MOST_ORDERS = 9_999
 
 Errors = dict[int, float]
 """An error for every seed."""
@@ -25,8 +26,8 @@ Errors = dict[int, float]
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean over n trials with its 95 % interval by Student's t, which takes differences for
-    normal."""
+    """A mean over n trials with its 95 % interval by Student's t, which takes the differences for
+    normally distributed."""
 
     mean: float
     low: float
@@ -34,34 +35,36 @@ class Difference:
     n: int
 
     def __str__(self) -> str:
-        if self.n < 2:
-            return f"{self.mean:+.3f} (one trial)" if self.n else "no common trials"
-        return f"{self.mean:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"
+        if not self.n:
+            return "no common trials"
+        interval = "(one trial)" if self.n == 1 else f"[{self.low:+.3f}, {self.high:+.3f}]"
+        return f"{self.mean:+.3f} {interval}"
 
     def above(self, margin: float) -> str:
         """Whether the true mean is above the margin."""
         if self.n < FEWEST:
             return UNKNOWN
-        return HOLDS if self.low > margin else FAILS if self.high < margin else UNKNOWN
+        if self.low > margin:
+            return HOLDS
+        return FAILS if self.high < margin else UNKNOWN
 
     def below(self, margin: float) -> str:
         return opposite(self.above(margin))
 
 
 def difference(values: Sequence[float]) -> Difference:
+    """The mean of differences between trials, with its interval; of one trial that is infinite."""
     n = len(values)
     if n < 2:
         return Difference(values[0] if values else math.nan, -math.inf, math.inf, n)
     mean = statistics.fmean(values)
-    wide = max(
-        float(t.ppf(1 - LEVEL / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n), RESOLUTION
-    )
-    return Difference(mean, mean - wide, mean + wide, n)
+    half_width = max(float(stats.t.ppf(1 - LEVEL / 2, n - 1) * stats.sem(values)), RESOLUTION)
+    return Difference(mean, mean - half_width, mean + half_width, n)
 
 
-def paired(one: Errors, other: Errors) -> Difference:
-    """One minus the other, over their common trials."""
-    return difference([one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())])
+def paired(errors: Errors, others: Errors) -> Difference:
+    """The first minus the second, over their common trials."""
+    return difference([errors[seed] - others[seed] for seed in _common([errors, others])])
 
 
 def errors_of(cell: Cell) -> Errors:
@@ -74,38 +77,32 @@ def chosen(cells: Sequence[Cell], errors: Callable[[Cell], Errors] = errors_of) 
     So the choice does not profit from the chance by which it was made. One trial leaves nothing to
     choose by.
     """
-    seeds = set.intersection(*(set(errors(cell)) for cell in cells)) if cells else set()
     if len(cells) == 1:
         return errors(cells[0])
+    by_cell = [errors(cell) for cell in cells]
+    seeds = _common(by_cell)
     if len(seeds) < 2:
         return {}
-    found = {}
-    for seed in sorted(seeds):
-        best = min(
-            cells,
-            key=lambda cell: statistics.fmean(
-                errors(cell)[other] for other in sorted(seeds - {seed})
-            ),
-        )
-        found[seed] = errors(best)[seed]
-    return found
+    return {seed: _best_without(seed, seeds, by_cell)[seed] for seed in seeds}
+
+
+def _best_without(seed: int, seeds: Sequence[int], many: Sequence[Errors]) -> Errors:
+    """Those errors that have the lowest mean over the other trials."""
+    others = [other for other in seeds if other != seed]
+    return min(many, key=lambda errors: statistics.fmean(errors[other] for other in others))
 
 
 def best(cells: Sequence[Cell], errors: Callable[[Cell], Errors] = errors_of) -> Errors:
     """The errors of the best cell, chosen in hindsight: lower than what a choice will really
     give.
     """
-    known = [cell for cell in cells if errors(cell)]
-    return (
-        errors(min(known, key=lambda cell: statistics.fmean(errors(cell).values())))
-        if known
-        else {}
-    )
+    known = [values for cell in cells if (values := errors(cell))]
+    return min(known, key=lambda values: statistics.fmean(values.values()), default={})
 
 
 def judged(in_favour: Difference, against: Difference, margin: float = 0.0) -> str:
-    """A claim that something lies above a margin, by two differences: one that makes it too small,
-    one that makes it too large.
+    """A claim that something lies above a margin, by two differences: the first makes it too small,
+    the second too large.
 
     The first alone can prove the claim. It is refuted only if both speak against it.
     """
@@ -119,44 +116,62 @@ def opposite(verdict: str) -> str:
 
 
 def averaged(many: Sequence[Errors]) -> Errors:
-    """The mean error by trial, over what all have."""
-    many = [errors for errors in many if errors]
-    seeds = set.intersection(*(set(errors) for errors in many)) if many else set()
-    return {seed: statistics.fmean(errors[seed] for errors in many) for seed in sorted(seeds)}
+    """The mean error by trial, over the trials that all have; what has no trial does not count."""
+    known = [errors for errors in many if errors]
+    return {seed: statistics.fmean(errors[seed] for errors in known) for seed in _common(known)}
+
+
+def _common(many: Sequence[Errors]) -> list[int]:
+    """The seeds that all have, sorted."""
+    return sorted(set.intersection(*(set(errors) for errors in many))) if many else []
 
 
 def all_of(verdicts: Sequence[str]) -> str:
-    """A claim made of several: one that fails makes it fail, all must hold for it to hold."""
+    """A claim made of several: if one of them fails it fails, and it holds if all of them hold."""
     if FAILS in verdicts:
         return FAILS
     return HOLDS if verdicts and set(verdicts) == {HOLDS} else UNKNOWN
 
 
-def correlation(x: Sequence[float], y: Sequence[float]) -> float:
-    """Spearman's rank correlation, ties shared; 0 where nothing varies."""
-    a, b = rankdata(x) - (len(x) + 1) / 2, rankdata(y) - (len(y) + 1) / 2
-    size = math.sqrt(float((a**2).sum() * (b**2).sum()))
-    return float((a * b).sum()) / size if size else 0.0
+class RankTest(NamedTuple):
+    """A mean rank correlation (Spearman's), and how probable one as low, or as high, is if the
+    order of x does not matter."""
+
+    correlation: float
+    p_falling: float
+    p_rising: float
 
 
-def rank_test(x: Sequence[float], rows: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """The mean rank correlation of x with rows, and how often an order of x gives one as low, or as
-    high.
+def rank_test(x: Sequence[float], rows: Sequence[Sequence[float]]) -> RankTest:
+    """The mean rank correlation of x with rows; a row that does not vary counts as 0.
 
-    Rows stem from the same trials, so that x is permuted for all at once: every order if there are
-    few, else 9,999 at random.
+    Rows stem from the same trials, so that x is permuted for all at once: in every order if these
+    are few, else in 9,999 orders at random.
     """
-    observed = statistics.fmean(correlation(x, row) for row in rows)
-    if len(x) <= MOST_PERMUTED:
-        orders = [list(order) for order in permutations(x)]
-    else:
-        generator = np.random.default_rng(0)
-        orders = [list(x), *(list(generator.permutation(np.asarray(x))) for _ in range(9_999))]
-    values = np.array(
-        [statistics.fmean(correlation(order, row) for row in rows) for order in orders]
-    )
-    return (
-        observed,
-        float((values <= observed + 1e-9).mean()),
-        float((values >= observed - 1e-9).mean()),
-    )
+    ranks = _unit_ranks(x)
+    weights = np.mean([_unit_ranks(row) for row in rows], axis=0)
+
+    def correlation(ranks: np.ndarray, axis: int = -1) -> np.ndarray:
+        return np.asarray(np.sum(ranks * weights, axis=axis)).round(12)  # so that ties are equal
+
+    def p_value(alternative: str) -> float:
+        test = stats.permutation_test(
+            (ranks,),
+            correlation,
+            permutation_type="pairings",
+            alternative=alternative,
+            n_resamples=MOST_ORDERS,
+            rng=np.random.default_rng(0),
+        )
+        return float(test.pvalue)
+
+    return RankTest(float(correlation(ranks)), p_value("less"), p_value("greater"))
+
+
+def _unit_ranks(values: Sequence[float]) -> np.ndarray:
+    """Ranks, ties shared, centred and of length one (zero if nothing varies): the inner product of
+    two is Spearman's correlation."""
+    ranks = stats.rankdata(values)
+    centred = ranks - ranks.mean()
+    length = np.linalg.norm(centred)
+    return np.asarray(centred / length if length else centred)

@@ -1,27 +1,33 @@
-"""Where the error is lowest: the best number of local steps, what is as plausible, and how it
-follows the clip threshold."""
+"""Where the error is lowest: the best number of local steps, which others are as plausible, and how
+it follows the clip threshold."""
 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
+from scipy import stats
 
 from equipoise.reports.study import Case, Cell, Study
 
-GROUPS = {
-    **dict.fromkeys(
-        ("cifar10", "cifar10-narrow", "femnist", "femnist-narrow", "reddit"), "group 1"
-    ),
-    **dict.fromkeys(("fed-ixi", "hippocampus", "messidor", "deepdrid"), "group 2"),
-}
-"""The paper's groups of data sets, their smaller models and stand-ins included. Any other task is a
-group of its own."""
 
-Curve = tuple[str, float, float, int]
-"""Algorithm, epsilon, clip norm, iterations: what is fixed along a curve over local steps."""
+class Curve(NamedTuple):
+    """What is fixed along a curve over local steps."""
+
+    algorithm: str
+    epsilon: float
+    clip_norm: float
+    iterations: int
+
+
+class Line(NamedTuple):
+    """What is fixed along a curve over iterations."""
+
+    algorithm: str
+    epsilon: float
+    clip_norm: float
 
 
 @dataclass(frozen=True)
@@ -29,11 +35,11 @@ class Optimum:
     """The cell with the lowest mean test error on a curve; of equal ones, that with the fewest
     local steps.
 
-    Where trials differ in number, as after a search, what has fewer than three of them (or than the
-    most) is no candidate: the lowest of many single trials is a lucky one. `plausible` are the
-    local steps whose mean lies within one standard error of the best, the standard error being that
-    of the difference over common trials. It is no confidence interval. What has fewer than two
-    trials in common with the best is plausible: nothing speaks against it.
+    Where trials differ in number, as after a search, cells with fewer than three of them (or than
+    the most that any has) are no candidates: the lowest of many single trials is a lucky one.
+    `plausible` are the local steps whose mean lies within one standard error of the best, the
+    standard error being that of the difference over common trials. It is no confidence interval.
+    What has fewer than two trials in common with the best is plausible: nothing speaks against it.
     """
 
     best: Cell
@@ -42,29 +48,29 @@ class Optimum:
 
     @property
     def edge(self) -> str:
-        """Whether the optimum lies at an end of what was tried: then it may lie beyond, or nowhere
-        in between."""
+        """Whether the optimum lies at an end of what was tried: then the true one may lie
+        beyond."""
         if len(self.tried) == 1:
             return "only one tried"
         return {self.tried[0]: "fewest", self.tried[-1]: "most"}.get(self.best.local_steps, "")
 
 
-def curves(case: Case) -> dict[Curve, list[Cell]]:
-    """Cells along local steps. One with a diverged trial is no candidate, hence not there."""
-    found: dict[Curve, list[Cell]] = defaultdict(list)
+def curves(case: Case, iterations: int | None = None) -> dict[Curve, list[Cell]]:
+    """Cells along local steps, of one number of iterations if it is given. A cell with a diverged
+    trial is no candidate, hence not there."""
+    cells_by_curve: dict[Curve, list[Cell]] = defaultdict(list)
     for cell in sorted(case.cells, key=lambda cell: cell.local_steps):
-        if not cell.diverged:
-            found[cell.algorithm, cell.epsilon, cell.clip_norm, cell.iterations].append(cell)
-    return dict(sorted(found.items()))
+        if not cell.diverged and iterations in (None, cell.iterations):
+            curve = Curve(cell.algorithm, cell.epsilon, cell.clip_norm, cell.iterations)
+            cells_by_curve[curve].append(cell)
+    return dict(sorted(cells_by_curve.items()))
 
 
 def optimum(cells: Sequence[Cell]) -> Optimum:
     enough = min(3, max(len(cell.trials) for cell in cells))
     best = min((cell for cell in cells if len(cell.trials) >= enough), key=by_error)
-    plausible = [cell.local_steps for cell in cells if _as_good(cell, best)]
-    return Optimum(
-        best, tuple(sorted(plausible)), tuple(sorted(cell.local_steps for cell in cells))
-    )
+    plausible = sorted(cell.local_steps for cell in cells if _as_good(cell, best))
+    return Optimum(best, tuple(plausible), tuple(sorted(cell.local_steps for cell in cells)))
 
 
 def by_error(cell: Cell) -> tuple[float, int, float]:
@@ -74,13 +80,9 @@ def by_error(cell: Cell) -> tuple[float, int, float]:
 
 
 def _as_good(cell: Cell, best: Cell) -> bool:
-    seeds = cell.errors.keys() & best.errors.keys()
-    differences = [cell.errors[seed] - best.errors[seed] for seed in sorted(seeds)]
-    if len(differences) < 2:
-        return True
-    return statistics.fmean(differences) <= statistics.stdev(differences) / math.sqrt(
-        len(differences)
-    )
+    seeds = sorted(cell.errors.keys() & best.errors.keys())
+    differences = [cell.errors[seed] - best.errors[seed] for seed in seeds]
+    return len(differences) < 2 or statistics.fmean(differences) <= stats.sem(differences)
 
 
 def reference_iterations(case: Case) -> int:
@@ -92,11 +94,10 @@ def reference_iterations(case: Case) -> int:
     return max(tried, key=lambda iterations: (len(tried[iterations]), iterations))
 
 
-Along = dict[tuple[str, float, float], list[Cell]]
-"""By algorithm, epsilon and clip norm: cells over the number of iterations."""
+FIXED, FREE = "τ fixed at the best of each budget", "τ at its best for every T"
 
 
-def along_iterations(case: Case) -> tuple[Along, str]:
+def along_iterations(case: Case) -> tuple[dict[Line, list[Cell]], str]:
     """Cells over the number of iterations, and what was done about local steps, for all of them
     alike.
 
@@ -104,17 +105,17 @@ def along_iterations(case: Case) -> tuple[Along, str]:
     fewer than three cells though it was run at more numbers of iterations, every number of
     iterations has its own best.
     """
-    found: dict[tuple[str, float, float], dict[int, list[Cell]]] = defaultdict(dict)
-    for (*key, iterations), cells in curves(case).items():
-        found[tuple(key)][iterations] = cells  # type: ignore[index]
-    fixed = {key: _at_best(by_total) for key, by_total in found.items()}
-    if all(len(fixed[key]) >= min(3, len(by_total)) for key, by_total in found.items()):
-        return fixed, "τ fixed at the best of each budget"
-    best = {
-        key: [optimum(cells).best for _, cells in sorted(by_total.items())]
-        for key, by_total in found.items()
-    }
-    return best, "τ at its best for every T"
+    by_line: dict[Line, dict[int, list[Cell]]] = defaultdict(dict)
+    for curve, cells in curves(case).items():
+        by_line[Line(*curve[:3])][curve.iterations] = cells
+    fixed = {line: _at_best(by_total) for line, by_total in by_line.items()}
+    if all(len(fixed[line]) >= min(3, len(by_total)) for line, by_total in by_line.items()):
+        return fixed, FIXED
+    return {line: _best_of_each(by_total) for line, by_total in by_line.items()}, FREE
+
+
+def _best_of_each(by_total: dict[int, list[Cell]]) -> list[Cell]:
+    return [optimum(cells).best for _, cells in sorted(by_total.items())]
 
 
 def _at_best(by_total: dict[int, list[Cell]]) -> list[Cell]:
@@ -126,6 +127,12 @@ def _at_best(by_total: dict[int, list[Cell]]) -> list[Cell]:
     ]
 
 
+MIN_POINTS = 3
+"""Distinct clip thresholds that a fit needs: through two there is always a line, and it shows
+nothing."""
+NO_FIT = f"fewer than {MIN_POINTS} clip thresholds: no fit"
+
+
 @dataclass(frozen=True)
 class Fit:
     """Least squares of the mean optimal local steps on C, or on its square root. r2 is NaN where
@@ -135,14 +142,30 @@ class Fit:
     slope: float
     intercept: float
 
+    def __str__(self) -> str:
+        return "undefined" if math.isnan(self.r2) else f"{self.r2:.3f}"
+
+
+def fit(x: Sequence[float], y: Sequence[float]) -> Fit | None:
+    """A line through points, unless x has too few distinct values for one to mean anything."""
+    if len(set(x)) < MIN_POINTS:
+        return None
+    line = stats.linregress(x, y)
+    varies = max(y) - min(y) > 1e-6
+    return Fit(line.rvalue**2 if varies else math.nan, float(line.slope), float(line.intercept))
+
+
+class Fits(NamedTuple):
+    """The same points against C, and against its square root."""
+
+    linear: Fit
+    root: Fit
+
 
 @dataclass(frozen=True)
 class Law:
     """Optimal local steps against the clip threshold, mean and variance over budgets and the tasks
-    of a group.
-
-    `r2_of_all` are those of the same two fits to all single optima instead of their means.
-    """
+    of a group."""
 
     group: str
     tasks: tuple[str, ...]
@@ -159,11 +182,16 @@ class Law:
 
     @property
     def means(self) -> list[float]:
-        return [statistics.fmean(found) for found in self.optima]
+        return [statistics.fmean(steps) for steps in self.optima]
 
     @property
     def variances(self) -> list[float]:
-        return [statistics.variance(found) if len(found) > 1 else math.nan for found in self.optima]
+        return [statistics.variance(steps) if len(steps) > 1 else math.nan for steps in self.optima]
+
+    @property
+    def count(self) -> int:
+        """How many optima it rests on."""
+        return sum(len(steps) for steps in self.optima)
 
     @property
     def freedom(self) -> int:
@@ -171,95 +199,92 @@ class Law:
         return len(self.clips) - 2
 
     @property
-    def linear(self) -> Fit:
-        return fit(self.clips, self.means)
+    def fits(self) -> Fits | None:
+        """Through the means, one point for each clip norm; None where these are too few."""
+        return _fits(self.clips, self.means)
 
     @property
-    def root(self) -> Fit:
-        return fit([math.sqrt(clip) for clip in self.clips], self.means)
-
-    @property
-    def r2_of_all(self) -> tuple[float, float]:
-        pairs = [
-            (clip, steps)
-            for clip, found in zip(self.clips, self.optima, strict=True)
-            for steps in found
-        ]
-        clips, steps = [clip for clip, _ in pairs], [steps for _, steps in pairs]
-        return fit(clips, steps).r2, fit([math.sqrt(clip) for clip in clips], steps).r2
+    def fits_of_all(self) -> Fits | None:
+        """Through all single optima instead of their means."""
+        clips: list[float] = []
+        optima: list[int] = []
+        for clip, steps in zip(self.clips, self.optima, strict=True):
+            clips += [clip] * len(steps)
+            optima += steps
+        return _fits(clips, optima)
 
 
-def fit(x: Sequence[float], y: Sequence[float]) -> Fit:
-    x_, y_ = np.asarray(x, dtype=float), np.asarray(y, dtype=float)
-    if len(set(x)) < 2:
-        return Fit(math.nan, math.nan, math.nan)
-    slope, intercept = np.polyfit(x_, y_, 1)
-    spread = float(((y_ - y_.mean()) ** 2).sum())
-    left = float(((y_ - slope * x_ - intercept) ** 2).sum())
-    return Fit(1 - left / spread if spread > 1e-12 else math.nan, float(slope), float(intercept))
+def _fits(clips: Sequence[float], steps: Sequence[float]) -> Fits | None:
+    linear, root = fit(clips, steps), fit([math.sqrt(clip) for clip in clips], steps)
+    return Fits(linear, root) if linear and root else None
 
 
-def r2(found: Fit) -> str:
-    return "undefined" if math.isnan(found.r2) else f"{found.r2:.3f}"
+class _Group(NamedTuple):
+    """What the optima of a law have in common."""
+
+    name: str
+    privacy: str
+    convention: str
+    algorithm: str
 
 
-def laws(study: Study) -> list[Law]:
+class _Place(NamedTuple):
+    """What an optimum of a law belongs to, at one clip norm."""
+
+    task: str
+    epsilon: float
+
+
+_ByClip = dict[float, dict[_Place, Optimum]]
+
+
+def laws(study: Study, groups: Mapping[str, str]) -> list[Law]:
     """One law per group of tasks, meaning of epsilon, convention and algorithm, wherever there are
-    at least two clip norms.
+    at least two clip norms. `groups` names the group of a task; any other is a group of its own.
 
     Only budgets of a task that were swept at every clip norm of its group count, so that means are
     over the same; if there are none, all count.
     """
-    found: dict[tuple[str, ...], dict[float, dict[tuple[str, float], Optimum]]] = defaultdict(
-        lambda: defaultdict(dict)
-    )
-    samples = {(case.privacy or "", case.convention): case for case in reversed(study.cases)}
+    optima: dict[_Group, _ByClip] = defaultdict(lambda: defaultdict(dict))
     for case in study.cases:
-        iterations = reference_iterations(case)
-        for (algorithm, epsilon, clip, T), cells in curves(case).items():
-            if T == iterations and epsilon < math.inf and clip < math.inf and len(cells) > 1:
-                group = GROUPS.get(case.task, case.task)
-                found[group, case.privacy or "", case.convention, algorithm][clip][
-                    case.task, epsilon
-                ] = optimum(cells)
+        for curve, best in _private_optima(case):
+            name = groups.get(case.task, case.task)
+            group = _Group(name, case.privacy or "", case.convention, curve.algorithm)
+            optima[group][curve.clip_norm][_Place(case.task, curve.epsilon)] = best
+    meanings = {(case.privacy, case.convention): case.meaning for case in reversed(study.cases)}
     return [
-        _law(group, samples[privacy, convention], algorithm, by_clip)
-        for (group, privacy, convention, algorithm), by_clip in sorted(found.items())
+        _law(group, meanings[group.privacy, group.convention], by_clip)
+        for group, by_clip in sorted(optima.items(), key=lambda item: item[0])
         if len(by_clip) > 1
     ]
 
 
-def _law(
-    group: str, sample: Case, algorithm: str, by_clip: dict[float, dict[tuple[str, float], Optimum]]
-) -> Law:
-    common = set.intersection(*(set(optima) for optima in by_clip.values()))
-    counted = {
-        clip: [found for key, found in sorted(optima.items()) if key in common or not common]
-        for clip, optima in by_clip.items()
-    }
-    tasks = sorted(
-        {
-            task
-            for optima in by_clip.values()
-            for task, epsilon in optima
-            if (task, epsilon) in common or not common
-        }
-    )
+def _private_optima(case: Case) -> Iterator[tuple[Curve, Optimum]]:
+    """Of every curve with noise and clip, at the reference number of iterations."""
+    for curve, cells in curves(case, reference_iterations(case)).items():
+        if max(curve.epsilon, curve.clip_norm) < math.inf and len(cells) > 1:
+            yield curve, optimum(cells)
+
+
+def _law(group: _Group, meaning: str, by_clip: _ByClip) -> Law:
     clips = sorted(by_clip)
-    steps = tuple(tuple(found.best.local_steps for found in counted[clip]) for clip in clips)
-    every = [found for optima in counted.values() for found in optima]
-    edge, trials = (
-        sum(bool(found.edge) for found in every),
-        min(len(found.best.trials) for found in every),
-    )
+    places = set.intersection(*(set(optima) for optima in by_clip.values()))
+    counted = [
+        {place: by_clip[clip][place] for place in sorted(places or by_clip[clip])} for clip in clips
+    ]
+    every = [best for optima in counted for best in optima.values()]
     return Law(
-        group,
-        tuple(tasks),
-        sample.convention,
-        sample.meaning,
-        algorithm,
+        group.name,
+        tuple(sorted({place.task for optima in counted for place in optima})),
+        group.convention,
+        meaning,
+        group.algorithm,
         tuple(clips),
-        steps,
-        edge,
-        trials,
+        tuple(_steps(optima.values()) for optima in counted),
+        sum(bool(best.edge) for best in every),
+        min(len(best.best.trials) for best in every),
     )
+
+
+def _steps(optima: Iterable[Optimum]) -> tuple[int, ...]:
+    return tuple(best.best.local_steps for best in optima)

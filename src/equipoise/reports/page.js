@@ -19,25 +19,25 @@
   }
 
   const theCase = () => data.cases[Number(element("convention-filter").value)];
-  const budget = (one, epsilon) => one.budgets.find((b) => b.epsilon === epsilon);
-  const order = (one, epsilon) => one.budgets.findIndex((b) => b.epsilon === epsilon);
+  const budget = (current, epsilon) => current.budgets.find((b) => b.epsilon === epsilon);
+  const order = (current, epsilon) => current.budgets.findIndex((b) => b.epsilon === epsilon);
 
   function fillConventions() {
     const task = element("task-filter").value;
-    const of = data.cases.map((c, i) => [c, i]).filter(([c]) => c.task === task);
-    fill(element("convention-filter"), of.map(([, i]) => i), of.map(([c]) => c.convention));
+    const alike = data.cases.map((c, i) => [c, i]).filter(([c]) => c.task === task);
+    fill(element("convention-filter"), alike.map(([, i]) => i), alike.map(([c]) => c.convention));
     fillRest();
   }
 
   function fillRest() {
-    const one = theCase();
-    const names = [...one.algorithms];
+    const current = theCase();
+    const names = [...current.algorithms];
     const several = names.length > 1;
     fill(element("algorithm-filter"), several ? [all, ...names] : names, several ? ["all", ...names] : names);
-    fill(element("clip-filter"), one.clips, one.clips.map(text));
-    fill(element("iterations-filter"), one.iterations, one.iterations.map(text), one.reference);
+    fill(element("clip-filter"), current.clips, current.clips.map(text));
+    fill(element("iterations-filter"), current.iterations, current.iterations.map(text), current.reference);
     const box = element("epsilon-filter");
-    const labels = one.budgets.map((b) => {
+    const labels = current.budgets.map((b) => {
       const label = document.createElement("label");
       const input = Object.assign(document.createElement("input"), { type: "checkbox", value: b.epsilon, checked: true });
       const swatch = Object.assign(document.createElement("span"), { className: "swatch" });
@@ -50,11 +50,11 @@
   }
 
   function chosen() {
-    const one = theCase();
+    const current = theCase();
     const algorithm = element("algorithm-filter").value;
     return {
-      one,
-      algorithms: algorithm === all ? one.algorithms : [algorithm],
+      case: current,
+      algorithms: algorithm === all ? current.algorithms : [algorithm],
       clip: element("clip-filter").value,
       iterations: Number(element("iterations-filter").value),
       budgets: [...element("epsilon-filter").querySelectorAll("input:checked")].map((input) => input.value),
@@ -63,9 +63,9 @@
   }
 
   const clipOf = (epsilon, clip) => (infinite(epsilon) ? "inf" : clip);
-  const curve = (one, algorithm, epsilon, clip, iterations) => one.cells.filter((c) => c.algorithm === algorithm
+  const curve = (current, algorithm, epsilon, clip, iterations) => current.cells.filter((c) => c.algorithm === algorithm
     && c.epsilon === epsilon && c.clip === clipOf(epsilon, clip) && c.iterations === iterations);
-  const optimum = (one, algorithm, epsilon, clip, iterations) => one.optima.find((o) => o.algorithm === algorithm
+  const optimum = (current, algorithm, epsilon, clip, iterations) => current.optima.find((o) => o.algorithm === algorithm
     && o.epsilon === epsilon && o.clip === clipOf(epsilon, clip) && o.iterations === iterations);
 
   const font = { family: "system-ui, sans-serif", size: 13, color: "#1c2430" };
@@ -107,9 +107,9 @@
 
   // What all traces of a budget share: its name once in the legend, its colour and mark.
   function style(s, algorithm, epsilon) {
-    const b = budget(s.one, epsilon);
+    const b = budget(s.case, epsilon);
     return { name: plain(b.label), legendgroup: epsilon, showlegend: algorithm === s.algorithms[0],
-      line: { color: b.colour, width: 2 }, marker: { symbol: markers[order(s.one, epsilon) % markers.length], size: 8, color: b.colour } };
+      line: { color: b.colour, width: 2 }, marker: { symbol: markers[order(s.case, epsilon) % markers.length], size: 8, color: b.colour } };
   }
 
   // Mean, band and star of cells along x.
@@ -138,9 +138,9 @@
   // The error without training, unless it lies far above everything else.
   function untrained(s, traces) {
     const highest = Math.max(0, ...traces.filter((t) => t.customdata).flatMap((t) => t.y));
-    if (s.one.baseline === null || s.one.baseline > 1.4 * highest) return [];
+    if (s.case.baseline === null || s.case.baseline > 1.4 * highest) return [];
     return s.algorithms.map((_, i) => ({ type: "line", xref: "x" + nth(i) + " domain", yref: "y" + nth(i), x0: 0, x1: 1,
-      y0: s.one.baseline, y1: s.one.baseline, line: { color: "#55606e", width: 1, dash: "dash" },
+      y0: s.case.baseline, y1: s.case.baseline, line: { color: "#55606e", width: 1, dash: "dash" },
       label: { text: i ? "" : "without training", textposition: "end", yanchor: "top", font: { size: 12, color: "#55606e" } } }));
   }
 
@@ -149,22 +149,22 @@
 
   function drawSteps(s) {
     const traces = each(s, (algorithm, epsilon) => {
-      const cells = curve(s.one, algorithm, epsilon, s.clip, s.iterations);
-      const o = optimum(s.one, algorithm, epsilon, s.clip, s.iterations);
+      const cells = curve(s.case, algorithm, epsilon, s.clip, s.iterations);
+      const o = optimum(s.case, algorithm, epsilon, s.clip, s.iterations);
       return cells.length ? lines(s, algorithm, epsilon, cells, "local_steps", cells.find((c) => c.local_steps === o.local_steps)) : [];
     });
-    const x = { title: { text: "local steps τ" }, ...steps(s.one.cells.filter((c) => c.iterations === s.iterations).map((c) => c.local_steps)) };
+    const x = { title: { text: "local steps τ" }, ...steps(s.case.cells.filter((c) => c.iterations === s.iterations).map((c) => c.local_steps)) };
     Plotly.react("tau-plot", traces, panels(s, x, [errors], { shapes: untrained(s, traces), height: 480 }), config);
   }
 
   function drawSurface(s) {
-    const cells = s.one.cells.filter((c) => c.iterations === s.iterations && s.budgets.includes(c.epsilon));
+    const cells = s.case.cells.filter((c) => c.iterations === s.iterations && s.budgets.includes(c.epsilon));
     const taus = [...new Set(cells.map((c) => c.local_steps))].sort((a, b) => a - b);
-    const labels = s.budgets.map((e) => plain(budget(s.one, e).label.replace("ε = ", "").replace(" (not private)", "")));
+    const labels = s.budgets.map((e) => plain(budget(s.case, e).label.replace("ε = ", "").replace(" (not private)", "")));
     const shapes = [], range = [Math.min(...cells.map((c) => c.mean)), Math.max(...cells.map((c) => c.mean))];
     const traces = s.algorithms.map((algorithm, i) => {
       const z = s.budgets.map((e, row) => {
-        const along = curve(s.one, algorithm, e, s.clip, s.iterations), o = optimum(s.one, algorithm, e, s.clip, s.iterations);
+        const along = curve(s.case, algorithm, e, s.clip, s.iterations), o = optimum(s.case, algorithm, e, s.clip, s.iterations);
         const place = o ? taus.indexOf(o.local_steps) : 0;
         if (o) shapes.push({ type: "rect", xref: "x" + nth(i), yref: "y" + nth(i), x0: place - 0.46, x1: place + 0.46, y0: row - 0.46,
           y1: row + 0.46, line: { color: "#d55e00", width: 3 } });
@@ -180,46 +180,46 @@
   }
 
   function drawIterations(s) {
-    element("iterations-section").hidden = s.one.along.length === 0;
-    if (!s.one.along.length) return;
-    element("iterations-rule").textContent = s.one.rule;
+    element("iterations-section").hidden = s.case.along.length === 0;
+    if (!s.case.along.length) return;
+    element("iterations-rule").textContent = s.case.rule;
     const traces = each(s, (algorithm, epsilon) => {
-      const along = s.one.along.find((a) => a.algorithm === algorithm && a.epsilon === epsilon && a.clip === clipOf(epsilon, s.clip));
+      const along = s.case.along.find((a) => a.algorithm === algorithm && a.epsilon === epsilon && a.clip === clipOf(epsilon, s.clip));
       if (!along) return [];
-      const cells = along.cells.map(([T, tau]) => s.one.cells.find((c) => c.algorithm === algorithm && c.epsilon === epsilon
+      const cells = along.cells.map(([T, tau]) => s.case.cells.find((c) => c.algorithm === algorithm && c.epsilon === epsilon
         && c.clip === along.clip && c.iterations === T && c.local_steps === tau));
       const best = cells.reduce((a, b) => (b.mean < a.mean ? b : a));
       return [...lines(s, algorithm, epsilon, cells, "iterations", best), { x: cells.map((c) => c.iterations), y: cells.map((c) => c.train),
-        mode: "lines", hoverinfo: "skip", line: { dash: "dot", width: 1.3, color: budget(s.one, epsilon).colour }, showlegend: false,
+        mode: "lines", hoverinfo: "skip", line: { dash: "dot", width: 1.3, color: budget(s.case, epsilon).colour }, showlegend: false,
         legendgroup: epsilon, ...at(s, algorithm) }];
     });
-    const x = { title: { text: "iterations in total T" }, ...steps(s.one.iterations) };
+    const x = { title: { text: "iterations in total T" }, ...steps(s.case.iterations) };
     Plotly.react("iterations-plot", traces, panels(s, x, [errors], { shapes: untrained(s, traces), height: 460 }), config);
   }
 
   function drawClips(s) {
-    const finite = s.one.clips.filter((c) => c !== "inf");
+    const finite = s.case.clips.filter((c) => c !== "inf");
     element("clip-section").hidden = finite.length < 2;
     if (finite.length < 2) return;
     const traces = each(s, (algorithm, epsilon) => {
-      const found = finite.map((clip) => optimum(s.one, algorithm, epsilon, clip, s.iterations)).filter((o) => o);
-      if (infinite(epsilon) || !found.length) return [];
-      const shift = 1.04 ** (order(s.one, epsilon) - s.one.budgets.length / 2);
-      return [{ ...style(s, algorithm, epsilon), ...at(s, algorithm), x: found.map((o) => Number(o.clip) * shift),
-        y: found.map((o) => o.local_steps), mode: "markers", customdata: found.map((o) => [o.clip, o.plausible]),
-        error_y: { type: "data", symmetric: false, array: found.map((o) => o.high - o.local_steps),
-          arrayminus: found.map((o) => o.local_steps - o.low), thickness: 1.3, width: 4 },
+      const optima = finite.map((clip) => optimum(s.case, algorithm, epsilon, clip, s.iterations)).filter((o) => o);
+      if (infinite(epsilon) || !optima.length) return [];
+      const shift = 1.04 ** (order(s.case, epsilon) - s.case.budgets.length / 2);
+      return [{ ...style(s, algorithm, epsilon), ...at(s, algorithm), x: optima.map((o) => Number(o.clip) * shift),
+        y: optima.map((o) => o.local_steps), mode: "markers", customdata: optima.map((o) => [o.clip, o.plausible]),
+        error_y: { type: "data", symmetric: false, array: optima.map((o) => o.high - o.local_steps),
+          arrayminus: optima.map((o) => o.local_steps - o.low), thickness: 1.3, width: 4 },
         hovertemplate: "C = %{customdata[0]}: best τ = %{y}<br>plausible: %{customdata[1]}<extra>%{fullData.name}</extra>" }];
     });
     const x = { title: { text: "clip threshold C (budgets side by side)" }, type: "log", tickvals: finite.map(Number), ticktext: finite };
-    const y = { title: { text: "optimal local steps τ" }, ...steps(s.one.cells.filter((c) => c.iterations === s.iterations).map((c) => c.local_steps)) };
+    const y = { title: { text: "optimal local steps τ" }, ...steps(s.case.cells.filter((c) => c.iterations === s.iterations).map((c) => c.local_steps)) };
     Plotly.react("clip-plot", traces, panels(s, x, [y], { height: 440 }), config);
   }
 
   function drawProgress(s) {
-    const ways = s.one.curves.filter((c) => s.algorithms.includes(c.algorithm) && s.budgets.includes(c.epsilon) && c.clip === clipOf(c.epsilon, s.clip));
-    element("progress-section").hidden = s.one.curves.length === 0;
-    if (!s.one.curves.length) return;
+    const ways = s.case.curves.filter((c) => s.algorithms.includes(c.algorithm) && s.budgets.includes(c.epsilon) && c.clip === clipOf(c.epsilon, s.clip));
+    element("progress-section").hidden = s.case.curves.length === 0;
+    if (!s.case.curves.length) return;
     const known = [1, 2, 3].filter((j) => ways.some((way) => way.points.some((p) => p[j] !== null)));
     const traces = ways.flatMap((way) => known.map((j, row) => {
       const points = way.points.filter((p) => p[j] !== null), like = style(s, way.algorithm, way.epsilon);
@@ -234,7 +234,7 @@
   function draw() {
     const s = chosen();
     const index = element("convention-filter").value;
-    element("meaning").textContent = s.one.convention + ": " + s.one.meaning + ".";
+    element("meaning").textContent = s.case.convention + ": " + s.case.meaning + ".";
     for (const row of document.querySelectorAll("tr[data-cases]")) row.hidden = !row.dataset.cases.split(" ").includes(index);
     drawSteps(s); drawSurface(s); drawIterations(s); drawClips(s); drawProgress(s);
   }

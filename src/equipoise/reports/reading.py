@@ -1,266 +1,215 @@
 """A store, read for a report: which runs are trials of the same cell, and which cells may share an
 axis."""
 
-import json
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from equipoise.errors import DataError
-from equipoise.reports.study import NOT_PRIVATE, Case, Cell, Moment, Study, Trial
-from equipoise.result import Result
+from equipoise.reports.conventions import convention_names, meaning
+from equipoise.reports.stored import Group, Row, Stored, finished_runs
+from equipoise.reports.study import Case, Cell, Moment, Place, Study, Trial
 from equipoise.sweeps.store import Store
 
-AXES = {
-    "algorithm",
-    "epsilon",
-    "clip_norm",
-    "iterations",
-    "local_steps",
-    "p",
-    "seed",
-    "simulate_noise_seed",
-    "h_update",
-}
-PRIVACY = ("noise_rule", "v", "unit", "neighbours", "trust", "colluding", "delta", "noise_in")
-TRAINING = tuple(
-    name
-    for name in Result.model_fields
-    if name not in {*Result.__annotations__, *AXES, *PRIVACY, "task", "diagnostics"}
-)
+_Trials = dict[Place, dict[int, Row]]
+"""By cell and seed."""
 
 
 def read_study(path: Path) -> Study:
     """Read all finished runs of a store."""
-    notes = []
     with Store(path, read_only=True) as store:
-        rows = store.table()
-        if failures := store.failures():
-            notes.append(
-                f"{len(failures)} runs could not be run at all, for example: "
-                f"{next(iter(failures.values()))}"
-            )
+        failures, rows = store.failures(), finished_runs(store)
         if not rows:
-            why = notes[0] if failures else "let `equipoise sweep` finish some first"
+            why = _failure_note(failures) or "let `equipoise sweep` finish some first"
             raise DataError(f"store={path} holds no finished run: {why}")
-        usable = [
-            row
-            for row in rows
-            if row["local_steps"] is not None and (row["test_error"] is not None or row["failed"])
-        ]
-        if len(usable) < len(rows):
-            notes.append(
-                f"{len(rows) - len(usable)} runs have no test error, or no fixed number of local "
-                f"steps: left out"
-            )
-        groups: dict[Any, dict[Any, dict[int, dict[str, Any]]]] = defaultdict(
-            lambda: defaultdict(dict)
-        )
-        repeated = 0
-        for row in usable:
-            row["said"] = json.loads(row.pop("result"))
-            trials = groups[_case_key(row)][_cell_key(row)]
-            repeated += (
-                row["seed"] in trials and row["epsilon"] < math.inf
-            )  # what has no noise, conventions may each have run
-            trials[row["seed"]] = row
-        if repeated:
-            notes.append(
-                f"{repeated} runs repeat a trial, on other data or by another version: the newest "
-                f"of each was taken"
-            )
-        cells = {
-            key: [
-                cell for trials in group.values() if (cell := _cell(list(trials.values()), store))
-            ]
-            for key, group in groups.items()
-        }
-    if diverged := sum(row["failed"] is not None for row in usable):
-        notes.append(
-            f"{diverged} runs diverged: a cell with such a trial is never taken for the best"
-        )
-    samples = {
-        key: next(iter(next(iter(group.values())).values())) for key, group in groups.items()
-    }
-    lost = {(_case_key(row), _cell_key(row)) for row in usable if row["failed"] is not None}
-    cases = _cases(cells, samples, lost)
+        runs = [row for row in rows if row]
+        groups = _grouped(runs)
+        cells = {group: _cells(trials, store) for group, trials in groups.items()}
+    cases = _cases(groups, cells, [run for run in runs if run.failed is not None])
     if not cases:
         raise DataError(f"store={path} holds no run with a test error: nothing can be drawn")
-    together = [
-        {tuple(c.errors) for c in case.cells if c.private is private}
-        for case in cases
-        for private in (True, False)
-    ]
-    if any(len(seeds) > 1 for seeds in together) and not diverged:
-        notes.append(
-            "cells do not have the same trials (a search, or a sweep that still runs): their "
-            "means are not on a par"
-        )
-    return Study(tuple(cases), len(rows), tuple(notes))
+    notes = [_failure_note(failures), _unusable_note(len(rows) - len(runs))]
+    notes += [_repeated_note(runs), _diverged_note(runs), _unequal_note(runs, cases)]
+    return Study(tuple(cases), len(rows), tuple(note for note in notes if note))
 
 
-def _case_key(row: dict[str, Any]) -> tuple[str, str | None, str]:
-    """Task, privacy (None if there is none), and everything else about the training that is no
-    axis."""
-    said = row["said"]
-    privacy = (
-        None if row["epsilon"] == math.inf else json.dumps([said.get(name) for name in PRIVACY])
-    )
-    return row["task"], privacy, json.dumps([said.get(name) for name in TRAINING])
+def _grouped(runs: Sequence[Row]) -> dict[Group, _Trials]:
+    """By case, cell and trial; of repeated trials the newest."""
+    groups: dict[Group, _Trials] = defaultdict(lambda: defaultdict(dict))
+    for run in runs:
+        groups[run.group][run.place][run.seed] = run
+    return groups
 
 
-def _cell_key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return _algorithm(row), row["epsilon"], row["clip_norm"], row["iterations"], row["local_steps"]
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
 
 
-def _algorithm(row: dict[str, Any]) -> str:
-    """The algorithm, with its rule for h where that is not the paper's."""
-    rule = row["said"].get("h_update")
-    return str(row["algorithm"]) + (f" (h: {rule})" if rule not in (None, "paper") else "")
-
-
-def _cell(rows: list[dict[str, Any]], store: Store) -> Cell | None:
-    well = [row for row in rows if row["failed"] is None]
-    if not well:
-        return None
-    curves = [store.curve(row["key"]) for row in well]
-    trials = tuple(
-        Trial(row["seed"], row["test_error"], row["train_error"], *_clipped(curve))
-        for row, curve in zip(well, curves, strict=True)
-    )
-    algorithm, epsilon, clip, iterations, local_steps = _cell_key(well[0])
-    return Cell(
-        algorithm,
-        epsilon,
-        max(row["epsilon_spent"] for row in well),
-        clip,
-        iterations,
-        local_steps,
-        well[0]["rounds"],
-        tuple(sorted(trials, key=lambda trial: trial.seed)),
-        len(rows) - len(well),
-        _mean_curve(curves),
-        _v(well[0]),
+def _failure_note(failures: dict[str, str]) -> str:
+    if not failures:
+        return ""
+    return f"{_runs(len(failures))} could not be run at all, for example: " + next(
+        iter(failures.values())
     )
 
 
-def _v(row: dict[str, Any]) -> float | None:
-    """Lemma 1 solved for its constant: sigma^2 = v C^2 pT ln(1/delta) / epsilon^2."""
-    said = row["said"]
-    if said["noise_rule"] != "lemma1" or row["epsilon"] == math.inf:
-        return None
-    releases = said["p"] * row["iterations"]
-    return float(
-        (said["sigma"] * row["epsilon"] / row["clip_norm"]) ** 2
-        / (releases * math.log(1 / said["delta"]))
-    )
+def _unusable_note(count: int) -> str:
+    if not count:
+        return ""
+    return f"{_runs(count)} without a test error or a fixed number of local steps: left out"
 
 
-def _clipped(curve: list[dict[str, Any]]) -> tuple[float | None, float | None]:
-    """The mean share of clipped messages in the first and in the last third of the rounds, as far
-    as they were measured."""
-    points = [(point["round"], point["clipped"]) for point in curve if point["clipped"] is not None]
-    last = max((round for round, _ in points), default=0)
-    thirds = (
-        [share for r, share in points if 3 * r <= last],
-        [share for r, share in points if 3 * r > 2 * last],
-    )
+def _repeated_note(runs: Sequence[Row]) -> str:
+    """Runs without noise are not counted: each convention may have run its own."""
+    private = [run for run in runs if run.epsilon < math.inf]
+    repeated = len(private) - len({(run.group, run.place, run.seed) for run in private})
+    if not repeated:
+        return ""
     return (
-        (statistics.fmean(thirds[0]), statistics.fmean(thirds[1])) if all(thirds) else (None, None)
+        f"{_runs(repeated)} repeated a trial, on other data or by another version: the newest of "
+        f"each was taken"
     )
 
 
-def _mean_curve(curves: list[list[dict[str, Any]]]) -> tuple[Moment, ...]:
+def _diverged_note(runs: Sequence[Row]) -> str:
+    diverged = sum(run.failed is not None for run in runs)
+    if not diverged:
+        return ""
+    return f"{_runs(diverged)} diverged: a cell with such a trial is never taken for the best"
+
+
+def _unequal_note(runs: Sequence[Row], cases: Sequence[Case]) -> str:
+    if any(run.failed is not None for run in runs) or all(map(_equal_trials, cases)):
+        return ""
+    return (
+        "cells do not have the same trials (after a search, or while a sweep still runs): their "
+        "means cannot be compared directly"
+    )
+
+
+def _equal_trials(case: Case) -> bool:
+    """Whether all private cells have the same trials, and all others."""
+    private = {tuple(cell.errors) for cell in case.cells if cell.private}
+    free = {tuple(cell.errors) for cell in case.cells if not cell.private}
+    return len(private) <= 1 and len(free) <= 1
+
+
+def _cells(trials: _Trials, store: Store) -> list[Cell]:
+    """Those cells that have a trial which did not diverge."""
+    made = [_cell(place, list(by_seed.values()), store) for place, by_seed in trials.items()]
+    return [cell for cell in made if cell]
+
+
+def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
+    good = sorted((row for row in rows if row.failed is None), key=lambda row: row.seed)
+    if not good:
+        return None
+    curves = [store.curve(row.key) for row in good]
+    return Cell(
+        algorithm=place.algorithm,
+        epsilon=place.epsilon,
+        epsilon_spent=max(row.epsilon_spent for row in good),
+        clip_norm=place.clip_norm,
+        iterations=place.iterations,
+        local_steps=place.local_steps,
+        rounds=good[0].rounds,
+        trials=tuple(_trial(row, curve) for row, curve in zip(good, curves, strict=True)),
+        diverged=len(rows) - len(good),
+        curve=_mean_curve(curves),
+        v=_v(good[0]),
+    )
+
+
+def _trial(row: Row, curve: list[dict[str, Any]]) -> Trial:
+    """With the mean share of clipped messages in the first and in the last third of the rounds, as
+    far as they were measured."""
+    points = [point for point in curve if point["clipped"] is not None]
+    last = max((point["round"] for point in points), default=0)
+    early = [point["clipped"] for point in points if 3 * point["round"] <= last]
+    late = [point["clipped"] for point in points if 3 * point["round"] > 2 * last]
+    shares = (statistics.fmean(early), statistics.fmean(late)) if early and late else (None, None)
+    return Trial(row.seed, row.test_error, row.train_error, *shares)
+
+
+def _v(row: Row) -> float | None:
+    """Lemma 1 solved for its constant: sigma^2 = v C^2 pT ln(1/delta) / epsilon^2."""
+    settings = row.stored.settings
+    if settings["noise_rule"] == "exact" or row.epsilon == math.inf:
+        return None
+    releases = settings["p"] * row.iterations
+    scaled = (row.stored.sigma * row.epsilon / row.clip_norm) ** 2
+    return float(scaled / (releases * math.log(1 / settings["delta"])))
+
+
+def _mean_curve(curves: Sequence[list[dict[str, Any]]]) -> tuple[Moment, ...]:
     moments: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
     for curve in curves:
         for point in curve:
             moments[point["round"], point["iteration"]].append(point)
+    return tuple(_moment(*at, points) for at, points in sorted(moments.items()))
 
-    def mean(points: list[dict[str, Any]], name: str) -> float | None:
+
+def _moment(round: int, iteration: int, points: Sequence[dict[str, Any]]) -> Moment:
+    def mean(name: str) -> float | None:
         values = [point[name] for point in points if point[name] is not None]
         return statistics.fmean(values) if values else None
 
-    names = ("test_error", "train_error", "clipped", "update_norm")
-    return tuple(
-        Moment(*at, *(mean(points, name) for name in names))
-        for at, points in sorted(moments.items())
+    return Moment(
+        round,
+        iteration,
+        test_error=mean("test_error"),
+        train_error=mean("train_error"),
+        clipped=mean("clipped"),
+        update_norm=mean("update_norm"),
     )
 
 
 def _cases(
-    cells: dict[Any, list[Cell]], samples: dict[Any, dict[str, Any]], lost: set[tuple[Any, Any]]
+    groups: dict[Group, _Trials], cells: dict[Group, list[Cell]], diverged: Sequence[Row]
 ) -> list[Case]:
     """Private cells with the reference of the same training beside them; a reference that has no
     such company is a case too."""
-    private = [key for key in cells if key[1] is not None and cells[key]]
-    alone = [
-        key
-        for key in cells
-        if key[1] is None
-        and cells[key]
-        and not any((k[0], k[2]) == (key[0], key[2]) for k in private)
-    ]
-    labels = {key: _label(samples[key]["said"], key[1] is not None) for key in [*private, *alone]}
+    private = [group for group in cells if group.privacy is not None and cells[group]]
+    accompanied = {group.reference for group in private}
+    alone = [group for group in cells if group.privacy is None and cells[group]]
+    shown = [*private, *(group for group in alone if group not in accompanied)]
+    samples = {group: _sample(groups[group]) for group in shown}
+    names = convention_names({group: samples[group].settings for group in shown})
     cases = []
-    for key, label in labels.items():
-        alike = [
-            samples[k]["said"] for k, other in labels.items() if k[0] == key[0] and other == label
-        ]
-        names = [
-            name
-            for name in (*PRIVACY, *TRAINING)
-            if len({json.dumps(said.get(name)) for said in alike}) > 1
-        ]
-        said = samples[key]["said"]
-        unlike = "".join(f", {name}={said.get(name)}" for name in names)
-        free = (key[0], None, key[2])
-        reference = cells.get(free, []) if key[1] else []
-        case = Case(
-            key[0],
-            label + unlike,
-            said["unit"],
-            said["noise_rule"] == "lemma1",
-            _meaning(said, key[1] is not None),
-            said["error_name"],
-            said["baseline_error"],
-            (*cells[key], *reference),
-            key[1],
-            (said["mu"], said["L"]) if said.get("mu") and said.get("L") else None,
-            frozenset(cell for of, cell in lost if of in (key, free)),
-        )
-        cases.append(case)
+    for group in shown:
+        both = {group, group.reference}
+        reference = cells.get(group.reference, []) if group.privacy else []
+        lost = frozenset(run.place for run in diverged if run.group in both)
+        every = (*cells[group], *reference)
+        cases.append(_case(group, names[group], samples[group], every, lost))
     tasks = list(dict.fromkeys(case.task for case in cases))
-    return sorted(
-        cases,
-        key=lambda case: (
-            tasks.index(case.task),
-            case.unit == "record",
-            case.nominal,
-            case.convention,
-        ),
+    return sorted(cases, key=lambda case: _order(tasks.index(case.task), case))
+
+
+def _order(task: int, case: Case) -> tuple[int, bool, bool, str]:
+    return task, case.unit == "record", case.nominal, case.convention
+
+
+def _sample(trials: _Trials) -> Stored:
+    return next(iter(next(iter(trials.values())).values())).stored
+
+
+def _case(
+    group: Group, convention: str, sample: Stored, cells: tuple[Cell, ...], lost: frozenset[Place]
+) -> Case:
+    return Case(
+        task=group.task,
+        convention=convention,
+        unit=sample.settings["unit"],
+        nominal=sample.settings["noise_rule"] != "exact",
+        meaning=meaning(sample.settings, group.privacy is not None),
+        error_name=sample.error_name,
+        baseline=sample.baseline_error,
+        cells=cells,
+        privacy=group.privacy,
+        constants=sample.constants,
+        diverged=lost,
     )
-
-
-def _label(said: dict[str, Any], private: bool) -> str:
-    if not private:
-        return NOT_PRIVATE
-    if said["unit"] == "record":
-        return "record unit"
-    return "exact" if said["noise_rule"] == "exact" else f"lemma1 v={said['v']}"
-
-
-def _meaning(said: dict[str, Any], private: bool) -> str:
-    """What epsilon means here, in words."""
-    clients = f"{said['clients']} clients"
-    if not private:
-        return f"no noise, no clip; {clients}"
-    rule = (
-        "ε is exact or an upper bound"
-        if said["noise_rule"] == "exact"
-        else f"ε is a label: Lemma 1 with v = {said['v']}"
-    )
-    noise = f", noise in the {said['noise_in']}" if said["unit"] == "record" else ""
-    protects = f"unit: one {said['unit']} ({said['neighbours']})"
-    return f"{rule}; {protects}{noise}; trust: {said['trust']}; δ = {said['delta']:g}; {clients}"

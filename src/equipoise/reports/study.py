@@ -3,10 +3,10 @@ share an axis are a case."""
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 NOT_PRIVATE = "non-private"
 
@@ -14,7 +14,7 @@ NOT_PRIVATE = "non-private"
 @dataclass(frozen=True)
 class Trial:
     """One run of a cell. `clipped_early` and `clipped_late` are mean shares of clipped messages in
-    its outer thirds."""
+    the first and in the last third of its rounds."""
 
     seed: int
     test_error: float
@@ -33,6 +33,16 @@ class Moment:
     train_error: float | None
     clipped: float | None
     update_norm: float | None
+
+
+class Place(NamedTuple):
+    """Where a cell lies in the grid of its case."""
+
+    algorithm: str
+    epsilon: float
+    clip_norm: float
+    iterations: int
+    local_steps: int
 
 
 @dataclass(frozen=True)
@@ -107,20 +117,19 @@ class Case:
     compared."""
     constants: tuple[float, float] | None
     """mu and L of the task, where they are known."""
-    diverged: frozenset[tuple[str, float, float, int, int]]
-    """Algorithm, epsilon, clip norm, iterations and local steps of cells with a trial that
-    diverged."""
+    diverged: frozenset[Place]
+    """The cells with a trial that diverged."""
 
     @property
     def title(self) -> str:
-        return f"{Path(self.task).name} ({self.convention})"
+        return f"{task_name(self.task)} ({self.convention})"
 
     def values(self, name: str) -> list[Any]:
         """What an axis takes in this case, sorted; of clip norms and iterations those of private
         cells, if there are any."""
-        cells = [
-            cell for cell in self.cells if cell.private or name not in ("clip_norm", "iterations")
-        ] or self.cells
+        cells: Any = self.cells
+        if name in ("clip_norm", "iterations"):
+            cells = [cell for cell in self.cells if cell.private] or self.cells
         return sorted({getattr(cell, name) for cell in cells})
 
     def budget(self, epsilon: float) -> str:
@@ -128,11 +137,19 @@ class Case:
         if epsilon == math.inf:
             return "ε = ∞ (not private)"
         spent = [cell.epsilon_spent for cell in self.cells if cell.epsilon == epsilon]
-        low, high = number(min(spent)), number(max(spent))
-        if not self.nominal and all(abs(value / epsilon - 1) < 0.005 for value in spent):
+        if self.nominal:
+            return f"ε = {epsilon:g} (exact ε = {_span(spent)})"
+        if all(abs(value / epsilon - 1) < 0.005 for value in spent):
             return f"ε = {epsilon:g}"
-        said = "exact ε" if self.nominal else "spent"
-        return f"ε = {epsilon:g} ({said} = {low if low == high else f'{low} to {high}'})"
+        return f"ε = {epsilon:g} (spent = {_span(spent)})"
+
+
+class Listed(NamedTuple):
+    """A cell, one of the cases that show it, and the name of its convention."""
+
+    case: Case
+    convention: str
+    cell: Cell
 
 
 @dataclass(frozen=True)
@@ -147,14 +164,24 @@ class Study:
     def tasks(self) -> list[str]:
         return list(dict.fromkeys(case.task for case in self.cases))
 
-    def cells(self) -> Iterable[tuple[Case, str, Cell]]:
+    def cells(self) -> Iterator[Listed]:
         """Every cell once, with its convention: those that are not private are shared by cases."""
         seen = set()
         for case in self.cases:
             for cell in case.cells:
                 if id(cell) not in seen:
                     seen.add(id(cell))
-                    yield case, case.convention if cell.private else NOT_PRIVATE, cell
+                    yield Listed(case, case.convention if cell.private else NOT_PRIVATE, cell)
+
+
+def task_name(task: str) -> str:
+    """A task for a title: of a file its name."""
+    return Path(task).name
+
+
+def _span(values: list[float]) -> str:
+    low, high = number(min(values)), number(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def number(value: float) -> str:
@@ -169,3 +196,9 @@ def number(value: float) -> str:
 def error_text(value: float) -> str:
     """An error in a table."""
     return f"{value:.4f}" if not value >= 100 else number(value)
+
+
+def mean_and_std(cell: Cell) -> str:
+    """The error of a cell in a table."""
+    spread = "" if math.isnan(cell.std) else f" ± {error_text(cell.std)}"
+    return error_text(cell.mean) + spread

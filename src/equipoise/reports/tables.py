@@ -4,25 +4,31 @@ import csv
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from equipoise.paper.observations.check import Observation
-from equipoise.reports.optima import curves, laws, optimum
+from equipoise.reports.findings import Observation
+from equipoise.reports.optima import Fits, Law, Optimum, curves, optimum
 from equipoise.reports.study import NOT_PRIVATE, Case, Cell, Study
 
 CASE = ("task", "convention", "unit")
 CELL = ("algorithm", "epsilon", "epsilon_spent", "clip_norm", "iterations", "local_steps", "rounds")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
 
-Table = tuple[Sequence[str], list[Sequence[Any]]]
-"""Headings and lines."""
+
+class Table(NamedTuple):
+    head: Sequence[str]
+    lines: list[Sequence[Any]]
 
 
-def tables(study: Study, observations: list[Observation]) -> dict[str, Table]:
+def tables(
+    study: Study, laws: Sequence[Law], observations: Sequence[Observation]
+) -> dict[str, Table]:
     """Every table of a report, by the name of its file."""
     return {
         "cells.csv": cells_table(study),
         "optimal.csv": optimal_table(study),
-        "r2.csv": r2_table(study),
+        "r2.csv": r2_table(laws),
         "observations.csv": observations_table(observations),
         "curves.csv": curves_table(study),
     }
@@ -43,12 +49,12 @@ def cells_table(study: Study) -> Table:
     for case, label, cell in study.cells():
         errors = (cell.mean, cell.std, cell.train_mean, cell.train_std)
         lines.append((*_case(case, label), *_cell(cell), *errors, len(cell.trials), cell.diverged))
-    return (*CASE, *CELL, *numbers), lines
+    return Table((*CASE, *CELL, *numbers), lines)
 
 
 def optimal_table(study: Study) -> Table:
     """The best local steps of every curve, what is within one standard error of it, and whether it
-    lies at an end."""
+    lies at an end. What has no noise is listed once."""
     more = (
         "test_error",
         "test_error_std",
@@ -59,27 +65,33 @@ def optimal_table(study: Study) -> Table:
         "tried",
         "at_end",
     )
-    lines: list[Sequence[Any]] = []
-    seen = set()
+    lines: dict[int, Sequence[Any]] = {}
     for case in study.cases:
         for cells in curves(case).values():
-            found = optimum(cells)
-            best = found.best
-            if id(best) in seen:
-                continue
-            seen.add(id(best))
-            plausible, tried = (
-                " ".join(map(str, steps)) for steps in (found.plausible, found.tried)
-            )
-            ends = (found.plausible[0], found.plausible[-1])
-            label = case.convention if best.private else NOT_PRIVATE
-            numbers = (best.mean, best.std, len(best.trials), *ends, plausible, tried, found.edge)
-            lines.append((*_case(case, label), *_cell(best), *numbers))
-    return (*CASE, *CELL, *more), lines
+            shown = optimum(cells)
+            lines.setdefault(id(shown.best), _optimal_line(case, shown))
+    return Table((*CASE, *CELL, *more), list(lines.values()))
 
 
-def r2_table(study: Study) -> Table:
-    """Optimal local steps against C: both fits, and on how little they rest."""
+def _optimal_line(case: Case, shown: Optimum) -> Sequence[Any]:
+    best, plausible = shown.best, shown.plausible
+    return (
+        *_case(case, case.convention if best.private else NOT_PRIVATE),
+        *_cell(best),
+        best.mean,
+        best.std,
+        len(best.trials),
+        plausible[0],
+        plausible[-1],
+        " ".join(map(str, plausible)),
+        " ".join(map(str, shown.tried)),
+        shown.edge,
+    )
+
+
+def r2_table(laws: Sequence[Law]) -> Table:
+    """Optimal local steps against C: both fits, and on how little they rest. Fewer than three clip
+    norms have no fit: its columns are empty."""
     names = (
         "group tasks convention algorithm clips mean_optima variances points "
         "degrees_of_freedom optima at_end"
@@ -88,56 +100,68 @@ def r2_table(study: Study) -> Table:
         "r2_linear slope_linear intercept_linear r2_sqrt slope_sqrt intercept_sqrt "
         "r2_linear_all r2_sqrt_all"
     ).split()
-    lines: list[Sequence[Any]] = []
-    for law in laws(study):
-        listed = (
-            " ".join(f"{value:g}" for value in values)
-            for values in (law.clips, law.means, law.variances)
-        )
-        count = (len(law.clips), law.freedom, sum(map(len, law.optima)), law.at_edge)
-        both = [
-            value for fit in (law.linear, law.root) for value in (fit.r2, fit.slope, fit.intercept)
-        ]
-        lines.append(
-            (
-                law.group,
-                " ".join(law.tasks),
-                law.convention,
-                law.algorithm,
-                *listed,
-                *count,
-                *both,
-                *law.r2_of_all,
-            )
-        )
-    return (*names, *fits), lines
+    return Table((*names, *fits), [_law_line(law) for law in laws])
 
 
-def observations_table(observations: list[Observation]) -> Table:
+def _law_line(law: Law) -> Sequence[Any]:
+    return (
+        law.group,
+        " ".join(law.tasks),
+        law.convention,
+        law.algorithm,
+        _spaced(law.clips),
+        _spaced(law.means),
+        _spaced(law.variances),
+        len(law.clips),
+        law.freedom,
+        law.count,
+        law.at_edge,
+        *_fit_numbers(law.fits),
+        *_r2_numbers(law.fits_of_all),
+    )
+
+
+def _spaced(values: Sequence[float]) -> str:
+    return " ".join(f"{value:g}" for value in values)
+
+
+def _fit_numbers(fits: Fits | None) -> Sequence[float | None]:
+    if fits is None:
+        return (None,) * 6
+    linear, root = fits
+    return (linear.r2, linear.slope, linear.intercept, root.r2, root.slope, root.intercept)
+
+
+def _r2_numbers(fits: Fits | None) -> Sequence[float | None]:
+    return (fits.linear.r2, fits.root.r2) if fits else (None, None)
+
+
+def observations_table(observations: Sequence[Observation]) -> Table:
     names = "number hypothesis task convention algorithm where test effect trials verdict".split()
     lines: list[Sequence[Any]] = []
     for seen in observations:
         number, hypothesis, *rest = seen.finding
-        lines.append((number, hypothesis, seen.task, seen.convention, seen.algorithm, *rest))
-    return names, lines
+        tasks = " + ".join(seen.tasks)
+        lines.append((number, hypothesis, tasks, seen.convention, seen.algorithm, *rest))
+    return Table(names, lines)
 
 
 def curves_table(study: Study) -> Table:
     """Along the rounds: means over the trials of a cell."""
     names = ("round", "iteration", "test_error", "train_error", "clipped", "update_norm")
-    lines: list[Sequence[Any]] = [
-        (*_case(case, label), *_cell(cell), *(getattr(moment, name) for name in names))
-        for case, label, cell in study.cells()
-        for moment in cell.curve
-    ]
-    return (*CASE, *CELL, *names), lines
+    lines: list[Sequence[Any]] = []
+    for case, label, cell in study.cells():
+        for moment in cell.curve:
+            numbers = (getattr(moment, name) for name in names)
+            lines.append((*_case(case, label), *_cell(cell), *numbers))
+    return Table((*CASE, *CELL, *names), lines)
 
 
 def write_csv(path: Path, table: Table) -> None:
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(table[0])
-        writer.writerows(_plain(line) for line in table[1])
+        writer.writerow(table.head)
+        writer.writerows(_plain(line) for line in table.lines)
 
 
 def _case(case: Case, label: str) -> tuple[str, str, str]:
@@ -149,14 +173,14 @@ def _cell(cell: Cell) -> tuple[Any, ...]:
 
 
 def _plain(values: Iterable[Any]) -> list[Any]:
+    return [_plain_value(value) for value in values]
+
+
+def _plain_value(value: Any) -> Any:
     """NaN and None are empty. A text that a spreadsheet would take for a formula begins with an
     apostrophe."""
-    plain = []
-    for value in values:
-        if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"}:
-            plain.append("'" + value)
-        elif value is None or (isinstance(value, float) and math.isnan(value)):
-            plain.append("")
-        else:
-            plain.append(repr(value) if isinstance(value, float) else value)
-    return plain
+    if isinstance(value, str):
+        return "'" + value if value.startswith(FORMULA) else value
+    if isinstance(value, float):
+        return "" if math.isnan(value) else repr(value)
+    return "" if value is None else value

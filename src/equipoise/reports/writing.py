@@ -4,23 +4,30 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from equipoise.errors import EquipoiseError, InvalidValue
-from equipoise.paper.observations.check import observe
 from equipoise.reports.drawing import check_libraries, save, styled
-from equipoise.reports.figures import error_by_clip, error_by_iterations, error_by_steps, surface
-from equipoise.reports.more_figures import nominal_and_exact, progress, steps_by_clip, units
-from equipoise.reports.optima import by_error, curves, laws, optimum, reference_iterations
+from equipoise.reports.figures.every import every_figure
+from equipoise.reports.findings import Claims
+from equipoise.reports.optima import (
+    Law,
+    Optimum,
+    by_error,
+    curves,
+    laws,
+    optimum,
+    reference_iterations,
+)
 from equipoise.reports.page import page
 from equipoise.reports.reading import read_study
-from equipoise.reports.study import Study, error_text, number
+from equipoise.reports.study import Case, Study, mean_and_std, number
 from equipoise.reports.tables import tables, write_csv
 
 MARK = "report.json"
+NO_CLAIMS = Claims()
 
 
 @dataclass(frozen=True)
@@ -39,91 +46,50 @@ class Summary:
         )
 
 
-def write_report(store: Path, out: Path) -> Summary:
-    """Write the report of a store into a folder, new or that of an earlier report."""
+def write_report(store: Path, out: Path, claims: Claims = NO_CLAIMS) -> Summary:
+    """Write the report of a store into a folder, new or that of an earlier report; and test claims
+    on it."""
     check_libraries()
     _check_folder(out)
     study = read_study(store)
-    observations = observe(study)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as part:
-            new = Path(part)
-            figures, left_out = _draw(study, new / "figures")
-            (new / "tables").mkdir()
-            for name, table in tables(study, observations).items():
-                write_csv(new / "tables" / name, table)
-            links = [f"figures/{path.name}" for path in figures]
-            (new / "index.html").write_text(
-                page(study, observations, links, left_out), encoding="utf-8"
-            )
-            names = sorted(
-                str(path.relative_to(new).as_posix()) for path in new.rglob("*") if path.is_file()
-            )
-            (new / MARK).write_text(
-                json.dumps({"equipoise": "report", "files": names}, indent=1) + "\n",
-                encoding="utf-8",
-            )
-            _put(new, out, [*names, MARK])
+            left_out = _write(study, claims, Path(part))
+            names = _put(Path(part), out)
     except OSError as error:
         raise EquipoiseError(f"out={out}: {error.strerror or error}") from None
-    return Summary(
-        out, tuple(out / name for name in names), _summary(study), (*study.notes, *left_out)
-    )
+    files = tuple(out / name for name in names)
+    return Summary(out, files, _summary(study), (*study.notes, *left_out))
 
 
-def _draw(study: Study, folder: Path) -> tuple[list[Path], list[str]]:
+def _write(study: Study, claims: Claims, folder: Path) -> list[str]:
+    """Write figures, tables and the page; in sentences, which figures cannot be drawn and why."""
+    observations, fitted = claims.observe(study), laws(study, claims.groups)
+    figures, left_out = _draw(study, fitted, folder / "figures")
+    (folder / "tables").mkdir()
+    for name, table in tables(study, fitted, observations).items():
+        write_csv(folder / "tables" / name, table)
+    links = [f"figures/{path.name}" for path in figures]
+    html = page(study, claims.title, observations, links, left_out)
+    (folder / "index.html").write_text(html, encoding="utf-8")
+    return left_out
+
+
+def _draw(study: Study, laws: Sequence[Law], folder: Path) -> tuple[list[Path], list[str]]:
     """Every figure that can be drawn; and, in sentences, which cannot and why."""
     folder.mkdir()
     drawn: list[Path] = []
     left_out: dict[str, list[str]] = {}
     with styled():
-        for what, about, why, figure in _figures(study):
+        for kind, about, needs, figure in every_figure(study, laws):
             if figure is None:
-                left_out.setdefault(f"{what} ({why})", []).append(about)
+                left_out.setdefault(f"{kind} (needs {needs})", []).append(about)
             else:
-                drawn += save(figure, folder / _free_name(f"{about}-{what}", drawn))
+                drawn += save(figure, folder / _free_name(f"{about}-{kind}", drawn))
     return drawn, [
-        f"No figure of {what} for {', '.join(about)}" for what, about in left_out.items()
+        f"No figure of {kind} for {', '.join(about)}" for kind, about in left_out.items()
     ]
-
-
-def _figures(study: Study) -> Iterator[tuple[str, str, str, Any]]:
-    """What a figure shows, of what, what it needs, and the figure (None if that is not in the
-    store)."""
-    for case in study.cases:
-        name = case.title
-        for iterations in case.values("iterations"):
-            figure = error_by_steps(case, iterations)
-            several = len(case.values("iterations")) > 1
-            if figure or iterations == reference_iterations(case):
-                yield (
-                    f"local-steps{f'-T{iterations}' if several else ''}",
-                    name,
-                    "needs several local steps",
-                    figure,
-                )
-        yield "clip", name, "needs several clip thresholds and local steps", error_by_clip(case)
-        yield "iterations", name, "needs several numbers of iterations", error_by_iterations(case)
-        yield "surface", name, "needs several budgets and local steps", surface(case)
-        yield "progress", name, "needs runs of several rounds", progress(case)
-    found = laws(study)
-    for convention in dict.fromkeys(case.convention for case in study.cases):
-        of = [law for law in found if law.convention == convention]
-        for meaning in dict.fromkeys(law.meaning for law in of) or [""]:
-            alike = [law for law in of if law.meaning == meaning]
-            yield (
-                "optimal-steps-by-clip",
-                convention,
-                "needs several clip thresholds and local steps",
-                steps_by_clip(alike),
-            )
-    for task in study.tasks:
-        cases = [case for case in study.cases if case.task == task]
-        if any(case.nominal for case in cases):
-            yield "nominal-and-exact", Path(task).name, "needs Lemma 1", nominal_and_exact(cases)
-        if any(case.unit == "record" for case in cases):
-            yield "units", Path(task).name, "needs both units", units(cases)
 
 
 def _free_name(text: str, taken: list[Path]) -> str:
@@ -153,57 +119,68 @@ def _earlier(out: Path) -> list[str] | None:
         return None
 
 
-def _put(new: Path, out: Path, names: list[str]) -> None:
-    """Put a finished report in its place. Of an earlier one the files go; what else lies there
-    stays."""
-    inside = re.compile(r"(figures/|tables/)?[A-Za-z0-9.-]+")
-    for name in _earlier(out) or []:
-        if inside.fullmatch(name) and name not in names:
-            (out / name).unlink(missing_ok=True)
-    for name in names:
+def _put(new: Path, out: Path) -> list[str]:
+    """Put a finished report in its place, with a list of its files; these. Of an earlier report the
+    files go; what else lies there stays."""
+    names = sorted(path.relative_to(new).as_posix() for path in new.rglob("*") if path.is_file())
+    mark = json.dumps({"equipoise": "report", "files": names}, indent=1)
+    (new / MARK).write_text(mark + "\n", encoding="utf-8")
+    _remove([name for name in _earlier(out) or [] if name not in names], out)
+    for name in [*names, MARK]:
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.move(new / name, out / name)
+    return names
+
+
+def _remove(names: Sequence[str], out: Path) -> None:
+    """The files of an earlier report, and never one that lies elsewhere."""
+    inside = re.compile(r"(figures/|tables/)?[A-Za-z0-9.-]+")
+    for name in names:
+        if name != MARK and inside.fullmatch(name):
+            (out / name).unlink(missing_ok=True)
 
 
 def _summary(study: Study) -> str:
     """The best local steps of every budget: over clip thresholds, at the reference number of
     iterations."""
+    return "\n".join(line for case in study.cases for line in _case_summary(case))
+
+
+def _case_summary(case: Case) -> list[str]:
+    iterations = reference_iterations(case)
+    head = ("algorithm", "budget", "best τ", "plausible τ", "clip", "test error")
+    rows = [head, *(_summary_row(case, best) for best in _best_of_clips(case, iterations))]
+    heading = f"{case.title}, T = {iterations}: the best local steps of each budget"
+    return [heading, *_aligned(rows), ""]
+
+
+def _best_of_clips(case: Case, iterations: int) -> list[Optimum]:
+    """By algorithm and budget, sorted."""
+    optima: dict[tuple[str, float], list[Optimum]] = {}
+    for curve, cells in curves(case, iterations).items():
+        optima.setdefault((curve.algorithm, curve.epsilon), []).append(optimum(cells))
+    return [min(of_clips, key=lambda o: by_error(o.best)) for of_clips in optima.values()]
+
+
+def _summary_row(case: Case, shown: Optimum) -> tuple[str, ...]:
+    best = shown.best
+    return (
+        best.algorithm,
+        case.budget(best.epsilon),
+        f"{best.local_steps}",
+        _span(shown.plausible, shown.tried),
+        number(best.clip_norm),
+        mean_and_std(best),
+    )
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = []
-    for case in study.cases:
-        iterations = reference_iterations(case)
-        found = {key: optimum(cells) for key, cells in curves(case).items() if key[3] == iterations}
-        rows = [("algorithm", "budget", "best τ", "plausible τ", "clip", "test error")]
-        for algorithm, epsilon in sorted({key[:2] for key in found}):
-            best = min(
-                (o for key, o in found.items() if key[:2] == (algorithm, epsilon)),
-                key=lambda o: by_error(o.best),
-            )
-            cell, plausible = best.best, best.plausible
-            span = _span(plausible, best.tried)
-            error = error_text(cell.mean) + (
-                f" ± {error_text(cell.std)}" if len(cell.trials) > 1 else ""
-            )
-            rows.append(
-                (
-                    algorithm,
-                    case.budget(epsilon),
-                    f"{cell.local_steps}",
-                    span,
-                    number(cell.clip_norm),
-                    error,
-                )
-            )
-        widths = [max(len(row[i]) for row in rows) for i in range(6)]
-        lines.append(f"{case.title}, T = {iterations}: the best local steps of each budget")
-        lines += [
-            "  "
-            + "  ".join(
-                f"{text:<{width}}" for text, width in zip(row, widths, strict=True)
-            ).rstrip()
-            for row in rows
-        ]
-        lines.append("")
-    return "\n".join(lines)
+    for row in rows:
+        texts = (f"{text:<{width}}" for text, width in zip(row, widths, strict=True))
+        lines.append(("  " + "  ".join(texts)).rstrip())
+    return lines
 
 
 def _span(plausible: tuple[int, ...], tried: tuple[int, ...]) -> str:

@@ -1,16 +1,18 @@
 """Observation 4 of the paper and its remark on clipping: what the clip threshold does."""
 
 import math
+import statistics
 from itertools import combinations
 
-from equipoise.paper.observations.claims import CLOSE, SELDOM, Finding, Findings
-from equipoise.paper.observations.local_steps import swept
+from equipoise.paper.observations.interior import CLOSE, SELDOM, Findings
+from equipoise.paper.observations.local_steps import Setting, private, swept
 from equipoise.reports.evidence import (
     FAILS,
     FEWEST,
     HOLDS,
     UNKNOWN,
     Difference,
+    Errors,
     all_of,
     averaged,
     best,
@@ -18,98 +20,126 @@ from equipoise.reports.evidence import (
     difference,
     paired,
 )
-from equipoise.reports.optima import Law, r2
-from equipoise.reports.study import Case
+from equipoise.reports.findings import Finding
+from equipoise.reports.optima import NO_FIT, Fit, Law
+from equipoise.reports.study import Case, Cell
 
-FITS, APART = (
-    0.9,
-    6.0,
-)  # R² that counts as a fit; difference of Akaike's criterion that counts as strong
+FITS = 0.9  # R² that counts as a fit
+APART = 6.0  # difference of Akaike's criterion that counts as strong
 
 
 def follows(law: Law) -> Finding:
     """Optimal local steps against C: which fit is better, and on how little that rests."""
-    is_root = law.algorithm.startswith("dp-fedavg")
-    claimed, other = (law.root, law.linear) if is_root else (law.linear, law.root)
-    verdict = UNKNOWN
-    if law.freedom >= 2 and not math.isnan(claimed.r2) and law.trials >= FEWEST and not law.at_edge:
-        left = [
-            max(1 - fit.r2, 1e-9) for fit in (claimed, other)
-        ]  # of the variance; both have two parameters
-        ahead = len(law.clips) * math.log(left[1] / left[0])
-        if max(claimed.r2, other.r2) >= FITS and (claimed.slope < 0 or ahead <= -APART):
-            verdict = FAILS
-        elif claimed.r2 >= FITS and ahead >= APART:
-            verdict = HOLDS
+    is_root = _claims_root(law)
+    shape = "the square root of C" if is_root else "C linearly"
     return Finding(
         "7a",
-        f"The optimal τ of {law.algorithm} follows "
-        f"{'the square root of C' if is_root else 'C in a line'}",
+        f"The optimal τ of {law.algorithm} follows {shape}",
         "",
         f"R² of the claimed fit at least {FITS:g}, and {APART:g} ahead of the other by Akaike's "
-        f"criterion; two residual "
-        "degrees of freedom or more, and no optimum at an end of what was tried",
-        f"R² linear {r2(law.linear)}, square root {r2(law.root)}; {len(law.clips)} points, means "
-        f"of "
-        f"{sum(map(len, law.optima))} optima ({law.at_edge} at an end of what was tried); "
-        f"residual degrees of freedom: "
-        f"{law.freedom}" + (", too few for any evidence" if law.freedom < 2 else ""),
+        "criterion; two residual degrees of freedom or more, and no optimum at an end of the range "
+        "tried",
+        f"{_fit_words(law)}; means of {law.count} optima ({law.at_edge} at an end of the range "
+        "tried)",
         law.trials,
-        verdict,
+        _law_verdict(law),
     )
 
 
+def _claims_root(law: Law) -> bool:
+    """The paper claims a square root of DP-FedAvg, and a line of DP-ScaffNew."""
+    return law.algorithm.startswith("dp-fedavg")
+
+
+def _fit_words(law: Law) -> str:
+    if law.fits is None:
+        return NO_FIT
+    few = ", too few for any evidence" if law.freedom < 2 else ""
+    return (
+        f"R² linear {law.fits.linear}, square root {law.fits.root}; {len(law.clips)} points, "
+        f"residual degrees of freedom: {law.freedom}{few}"
+    )
+
+
+def _law_verdict(law: Law) -> str:
+    if law.fits is None or law.freedom < 2 or law.trials < FEWEST or law.at_edge:
+        return UNKNOWN
+    linear, root = law.fits
+    claimed, other = (root, linear) if _claims_root(law) else (linear, root)
+    if math.isnan(claimed.r2):
+        return UNKNOWN
+    ahead = len(law.clips) * math.log(_unexplained(other) / _unexplained(claimed))
+    if max(claimed.r2, other.r2) >= FITS and (claimed.slope < 0 or ahead <= -APART):
+        return FAILS
+    return HOLDS if claimed.r2 >= FITS and ahead >= APART else UNKNOWN
+
+
+def _unexplained(line: Fit) -> float:
+    """The share of the variance that a fit leaves. Both have two parameters, so that Akaike's
+    criterion compares these alone."""
+    return max(1 - line.r2, 1e-9)
+
+
 def matters(case: Case, algorithm: str) -> Findings:
-    curves = {key: cells for key, cells in swept(case, algorithm).items() if key[0] < math.inf}
-    found = {key: chosen(cells) for key, cells in curves.items()}
-    clips = sorted({clip for _, clip in found})
-    budgets = [
-        epsilon
-        for epsilon in sorted({epsilon for epsilon, _ in found})
-        if all(found.get((epsilon, c)) for c in clips)
-    ]
+    """Errors at the best local steps, of all pairs of clip norms, averaged over the budgets that
+    have all of them."""
+    curves = private(swept(case, algorithm))
+    errors = {setting: chosen(cells) for setting, cells in curves.items()}
+    clips = sorted({setting.clip_norm for setting in errors})
+    budgets = _complete(errors, clips)
     if len(clips) < 2 or not budgets:
         return
-    errors = {clip: averaged([found[epsilon, clip] for epsilon in budgets]) for clip in clips}
-    hindsight = {
-        clip: averaged([best(curves[epsilon, clip]) for epsilon in budgets]) for clip in clips
-    }
-    pairs = {(a, b): paired(errors[b], errors[a]) for a, b in combinations(clips, 2)}
-    (a, b), widest = max(pairs.items(), key=lambda item: abs(item[1].mean))
-    verdicts = [_within(pair, paired(hindsight[b], hindsight[a])) for (a, b), pair in pairs.items()]
+    hindsight = {setting: best(cells) for setting, cells in curves.items()}
+    pairs = _differences(errors, clips, budgets)
+    verdicts = map(_within, pairs.values(), _differences(hindsight, clips, budgets).values())
+    (small, large), widest = max(pairs.items(), key=lambda item: abs(item[1].mean))
     yield Finding(
         "7b",
         f"With its best τ, no two clip thresholds differ by more than {CLOSE:g} in error, on "
         f"average over common budgets",
         "",
         f"differences of all pairs of C, against the margin ±{CLOSE:g}",
-        f"largest: C = {b:g} minus C = {a:g}: {widest}",
+        f"largest: C = {large:g} minus C = {small:g}: {widest}",
         widest.n,
-        all_of(verdicts),
+        all_of(list(verdicts)),
     )
+
+
+def _complete(errors: dict[Setting, Errors], clips: list[float]) -> list[float]:
+    """The budgets with errors at every clip norm."""
+    budgets = sorted({setting.epsilon for setting in errors})
+    return [
+        epsilon for epsilon in budgets if all(errors.get(Setting(epsilon, clip)) for clip in clips)
+    ]
+
+
+def _differences(
+    errors: dict[Setting, Errors], clips: list[float], budgets: list[float]
+) -> dict[tuple[float, float], Difference]:
+    """For each pair of clip norms the larger's mean error over budgets minus the smaller's."""
+    means = {
+        clip: averaged([errors[Setting(epsilon, clip)] for epsilon in budgets]) for clip in clips
+    }
+    return {(a, b): paired(means[b], means[a]) for a, b in combinations(clips, 2)}
 
 
 def _within(apart: Difference, in_hindsight: Difference) -> str:
     """Whether a difference lies within the margin; refuted only if the best in hindsight does so
     too."""
     verdict, other = (
-        all_of([one.below(CLOSE), one.above(-CLOSE)]) for one in (apart, in_hindsight)
+        all_of([pair.below(CLOSE), pair.above(-CLOSE)]) for pair in (apart, in_hindsight)
     )
     return UNKNOWN if verdict == FAILS and other != FAILS else verdict
 
 
 def acts_early(case: Case, algorithm: str) -> Findings:
+    """Shares of clipped messages in the first and last third of the rounds."""
     cells = [cell for cell in case.cells if cell.private and cell.algorithm == algorithm]
-    shares: dict[int, list[tuple[float, float]]] = {}
-    for trial in (trial for cell in cells for trial in cell.trials):
-        if trial.clipped_early is not None and trial.clipped_late is not None:
-            shares.setdefault(trial.seed, []).append((trial.clipped_early, trial.clipped_late))
+    shares = _shares(cells)
     if not shares:
         return
-    early, late = (
-        difference([sum(share[i] for share in of) / len(of) for of in shares.values()])
-        for i in (0, 1)
-    )
+    early = difference([statistics.fmean(first for first, _ in pairs) for pairs in shares])
+    late = difference([statistics.fmean(last for _, last in pairs) for pairs in shares])
     yield Finding(
         "8",
         f"Clipping acts only early: some messages are clipped in the first third of the rounds, "
@@ -122,3 +152,12 @@ def acts_early(case: Case, algorithm: str) -> Findings:
         late.n,
         late.below(SELDOM) if early.mean > SELDOM else UNKNOWN,
     )
+
+
+def _shares(cells: list[Cell]) -> list[list[tuple[float, float]]]:
+    """Of every trial the shares clipped early and late, of each run where they are known."""
+    by_trial: dict[int, list[tuple[float, float]]] = {}
+    for trial in (trial for cell in cells for trial in cell.trials):
+        if trial.clipped_early is not None and trial.clipped_late is not None:
+            by_trial.setdefault(trial.seed, []).append((trial.clipped_early, trial.clipped_late))
+    return list(by_trial.values())

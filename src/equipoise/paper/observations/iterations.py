@@ -2,10 +2,10 @@
 several."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from equipoise.paper.observations.claims import STEADY, Finding, Findings, inside
-from equipoise.paper.observations.local_steps import ranked
+from equipoise.paper.observations.interior import STEADY, Findings, inside
+from equipoise.paper.observations.local_steps import Setting, private, ranked
 from equipoise.reports.evidence import (
     UNKNOWN,
     Difference,
@@ -17,95 +17,98 @@ from equipoise.reports.evidence import (
     opposite,
     paired,
 )
+from equipoise.reports.findings import Finding
 from equipoise.reports.optima import along_iterations
 from equipoise.reports.study import Case, Cell
 
+ABSENT = "not in the store"
 
-def over_iterations(case: Case, algorithm: str) -> dict[tuple[float, float], list[Cell]]:
+
+def over_iterations(case: Case, algorithm: str) -> dict[Setting, list[Cell]]:
     """By epsilon and clip norm: three cells or more over the number of iterations, local steps at
     their best."""
-    found, _ = along_iterations(case)
+    along, _ = along_iterations(case)
     return {
-        (epsilon, clip): cells
-        for (name, epsilon, clip), cells in found.items()
-        if name == algorithm and len(cells) > 2
+        Setting(line.epsilon, line.clip_norm): cells
+        for line, cells in along.items()
+        if line.algorithm == algorithm and len(cells) > 2
     }
 
 
 def best_iterations(case: Case, algorithm: str) -> Findings:
-    found = {
-        key: cells for key, cells in over_iterations(case, algorithm).items() if key[0] < math.inf
-    }
+    by_setting = private(over_iterations(case, algorithm))
     hypothesis = (
         "Some T in between is better than the smallest and than the largest T, τ at its "
         "best, on average over budgets"
     )
-    if not found:
-        yield Finding(
-            "4", hypothesis, "", "needs three values of T", "not in the store", 0, UNKNOWN
-        )
-    for clip in sorted({clip for _, clip in found}):
-        seen = inside(case, [cells for key, cells in found.items() if key[1] == clip])
+    if not by_setting:
+        yield Finding("4", hypothesis, "", "needs three values of T", ABSENT, 0, UNKNOWN)
+    for clip in sorted({setting.clip_norm for setting in by_setting}):
+        tested = inside(case, [cells for at, cells in by_setting.items() if at.clip_norm == clip])
         yield Finding(
             "4",
             hypothesis,
             f"C = {clip:g}",
             "error at each end of T minus error at the best T in between; and most budgets have "
             "their lowest mean in between; " + along_iterations(case)[1],
-            seen.told("T"),
-            seen.trials,
-            seen.verdict,
+            tested.effect("T"),
+            tested.trials,
+            tested.verdict,
         )
 
 
 def degrades(case: Case, algorithm: str) -> Findings:
+    """Claimed of DP-ScaffNew; of DP-FedAvg the contrary."""
     falls = algorithm.startswith("dp-scaffnew")
     does = "gets worse" if falls else "does not get worse"
     hypothesis = (
         f"Without noise and clip {algorithm} {does} by more than {STEADY:g} with many "
-        f"iterations, on test and train"
+        f"iterations, on test and training records"
     )
-    cells = over_iterations(case, algorithm).get((math.inf, math.inf))
+    cells = over_iterations(case, algorithm).get(Setting(math.inf, math.inf))
     if not cells:
-        yield Finding(
-            "5",
-            hypothesis,
-            "ε = ∞",
-            "needs three values of T at ε = ∞",
-            "not in the store",
-            0,
-            UNKNOWN,
-        )
+        needs = "needs three values of T at ε = ∞"
+        yield Finding("5", hypothesis, "ε = ∞", needs, ABSENT, 0, UNKNOWN)
         return
-
-    def growth(errors: Callable[[Cell], Errors], choose: Callable[..., Errors]) -> Difference:
-        return paired(errors(cells[-1]), choose(cells[:-1], errors))
-
-    kinds: dict[str, Callable[[Cell], Errors]] = {
-        "test": lambda cell: cell.errors,
-        "train": lambda cell: cell.train_errors,
-    }
-    growths = {name: growth(errors, chosen) for name, errors in kinds.items()}
-    verdicts = [
-        judged(growths[name], growth(errors, best), STEADY) for name, errors in kinds.items()
-    ]
+    test, training = _growth(cells, _test_errors), _growth(cells, _train_errors)
+    worse = [judged(*growth, STEADY) for growth in (test, training)]
     yield Finding(
         "5",
         hypothesis,
         "ε = ∞",
         f"error at the largest T minus error at the best smaller T, against the margin {STEADY:g}",
-        ", ".join(f"{name}: {grown}" for name, grown in growths.items()),
-        growths["test"].n,
-        all_of(verdicts if falls else [opposite(verdict) for verdict in verdicts]),
+        f"test: {test[0]}, training: {training[0]}",
+        test[0].n,
+        all_of(worse if falls else [opposite(verdict) for verdict in worse]),
     )
 
 
+def _growth(
+    cells: Sequence[Cell], errors: Callable[[Cell], Errors]
+) -> tuple[Difference, Difference]:
+    """The error at the largest T minus that at the best smaller T: chosen on other trials, and in
+    hindsight."""
+    last, smaller = errors(cells[-1]), cells[:-1]
+    return paired(last, chosen(smaller, errors)), paired(last, best(smaller, errors))
+
+
+def _test_errors(cell: Cell) -> Errors:
+    return cell.errors
+
+
+def _train_errors(cell: Cell) -> Errors:
+    return cell.train_errors
+
+
 def falls(case: Case, algorithm: str) -> Findings:
-    found = {
-        key: min(cells, key=lambda cell: (cell.mean, cell.iterations))
-        for key, cells in over_iterations(case, algorithm).items()
-        if key[0] < math.inf
+    best_cells = {
+        setting: min(cells, key=lambda cell: (cell.mean, cell.iterations))
+        for setting, cells in private(over_iterations(case, algorithm)).items()
     }
     yield ranked(
-        "6b", "The optimal T falls as ε falls", found, lambda cell: cell.iterations, rising=False
+        "6b",
+        "The optimal T falls as ε falls",
+        best_cells,
+        lambda cell: cell.iterations,
+        rising=False,
     )

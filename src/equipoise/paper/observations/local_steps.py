@@ -1,9 +1,10 @@
 """Observations 1 and 3 of the paper: the best number of local steps."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
-from equipoise.paper.observations.claims import CLOSE, Finding, Findings, inside
+from equipoise.paper.observations.interior import CLOSE, Findings, inside
 from equipoise.reports.evidence import (
     FAILS,
     FEWEST,
@@ -17,30 +18,41 @@ from equipoise.reports.evidence import (
     paired,
     rank_test,
 )
+from equipoise.reports.findings import Finding
 from equipoise.reports.optima import curves, optimum, reference_iterations
 from equipoise.reports.study import Case, Cell
 
+MOST_BUDGETS = 7  # whose orders are all tried
+FEWEST_BUDGETS = 4  # three have six orders: none of them is as rare as one in twenty
 
-def swept(case: Case, algorithm: str) -> dict[tuple[float, float], list[Cell]]:
-    """By epsilon and clip norm: the curves over local steps at the reference number of
-    iterations.
-    """
-    iterations = reference_iterations(case)
+
+class Setting(NamedTuple):
+    """What is fixed along a curve of one algorithm."""
+
+    epsilon: float
+    clip_norm: float
+
+
+Value = TypeVar("Value")
+
+
+def private(by_setting: dict[Setting, Value]) -> dict[Setting, Value]:
+    return {at: value for at, value in by_setting.items() if at.epsilon < math.inf}
+
+
+def swept(case: Case, algorithm: str) -> dict[Setting, list[Cell]]:
+    """The curves over local steps at the reference number of iterations."""
     return {
-        (epsilon, clip): cells
-        for (name, epsilon, clip, T), cells in curves(case).items()
-        if name == algorithm and T == iterations
+        Setting(curve.epsilon, curve.clip_norm): cells
+        for curve, cells in curves(case, reference_iterations(case)).items()
+        if curve.algorithm == algorithm
     }
 
 
 def interior(case: Case, algorithm: str) -> Findings:
-    found = {
-        key: cells
-        for key, cells in swept(case, algorithm).items()
-        if key[0] < math.inf and len(cells) > 2
-    }
-    for clip in sorted({clip for _, clip in found}):
-        seen = inside(case, [cells for key, cells in found.items() if key[1] == clip])
+    long = {at: cells for at, cells in private(swept(case, algorithm)).items() if len(cells) > 2}
+    for clip in sorted({setting.clip_norm for setting in long}):
+        tested = inside(case, [cells for at, cells in long.items() if at.clip_norm == clip])
         yield Finding(
             "1",
             "At fixed T some τ in between is better than the smallest and than the largest τ, on "
@@ -48,21 +60,21 @@ def interior(case: Case, algorithm: str) -> Findings:
             f"C = {clip:g}",
             "error at each end of τ minus error at the best τ in between; and most budgets have "
             "their lowest mean in between",
-            seen.told("τ"),
-            seen.trials,
-            seen.verdict,
+            tested.effect("τ"),
+            tested.trials,
+            tested.verdict,
         )
 
 
 def near(case: Case, algorithm: str) -> Findings:
-    found = swept(case, algorithm)
-    free = [cell for (epsilon, _), cells in found.items() for cell in cells if epsilon == math.inf]
-    for epsilon in sorted({epsilon for epsilon, _ in found if epsilon < math.inf}) if free else []:
-        noisy = [cell for key, cells in found.items() for cell in cells if key[0] == epsilon]
+    by_setting = swept(case, algorithm)
+    free = _at_budget(by_setting, math.inf)
+    if not free:
+        return
+    for epsilon in sorted({setting.epsilon for setting in private(by_setting)}):
+        noisy = _at_budget(by_setting, epsilon)
         cost = paired(chosen(noisy), chosen(free))
-        verdict = opposite(
-            judged(paired(best(noisy), chosen(free)), paired(chosen(noisy), best(free)), CLOSE)
-        )
+        low, high = paired(best(noisy), chosen(free)), paired(chosen(noisy), best(free))
         yield Finding(
             "2",
             f"With its best τ and C the private error is less than {CLOSE:g} above the "
@@ -71,82 +83,106 @@ def near(case: Case, algorithm: str) -> Findings:
             f"private minus non-private error, against the margin {CLOSE:g}",
             f"difference {cost}",
             cost.n,
-            verdict,
+            opposite(judged(low, high, CLOSE)),
         )
 
 
+def _at_budget(by_setting: dict[Setting, list[Cell]], epsilon: float) -> list[Cell]:
+    return [cell for at, cells in by_setting.items() for cell in cells if at.epsilon == epsilon]
+
+
 def interior_without_noise(case: Case, algorithm: str) -> Findings:
-    cells = swept(case, algorithm).get((math.inf, math.inf), [])
+    """Claimed of DP-ScaffNew alone."""
+    cells = swept(case, algorithm).get(Setting(math.inf, math.inf), [])
     if len(cells) < 3 or not algorithm.startswith("dp-scaffnew"):
         return
-    seen, found = inside(case, [cells]), optimum(cells)
-    theory = "μ and L of the task are not known, so that 1/p* = √(L/μ) is not compared"
-    if case.constants:
-        mu, L = case.constants
-        theory = f"1/p* = √(L/μ) = {math.sqrt(L / mu):.3g}"
-    steps = f"best τ = {found.best.local_steps} (plausible: {', '.join(map(str, found.plausible))})"
+    tested, at_best = inside(case, [cells]), optimum(cells)
+    plausible = ", ".join(map(str, at_best.plausible))
+    steps = f"best τ = {at_best.best.local_steps} (plausible: {plausible})"
     yield Finding(
         "3",
         "Without noise and clip DP-ScaffNew has its best τ in between",
         case.budget(math.inf),
         "error at each end of τ minus error at the best τ in between, where the lowest mean must "
         "lie too",
-        f"{seen.told('τ')}; {steps}; {theory}",
-        seen.trials,
-        seen.verdict,
+        f"{tested.effect('τ')}; {steps}; {_theory(case)}",
+        tested.trials,
+        tested.verdict,
     )
 
 
+def _theory(case: Case) -> str:
+    if not case.constants:
+        return "μ and L of the task are not known, so that 1/p* = √(L/μ) is not compared"
+    mu, L = case.constants
+    return f"1/p* = √(L/μ) = {math.sqrt(L / mu):.3g}"
+
+
 def rises(case: Case, algorithm: str) -> Findings:
-    found = {
-        key: optimum(cells).best
-        for key, cells in swept(case, algorithm).items()
-        if key[0] < math.inf and len(cells) > 1
+    best_cells = {
+        setting: optimum(cells).best
+        for setting, cells in private(swept(case, algorithm)).items()
+        if len(cells) > 1
     }
     yield ranked(
-        "6a", "The optimal τ rises as ε falls", found, lambda cell: cell.local_steps, rising=True
+        "6a",
+        "The optimal τ rises as ε falls",
+        best_cells,
+        lambda cell: cell.local_steps,
+        rising=True,
     )
 
 
 def ranked(
     number: str,
     hypothesis: str,
-    found: dict[tuple[float, float], Cell],
+    best_cells: dict[Setting, Cell],
     axis: Callable[[Cell], int],
     rising: bool,
 ) -> Finding:
-    """Optima by epsilon and clip norm against the budget: one row of them for every clip norm that
-    has all budgets."""
-    optima = {key: axis(cell) for key, cell in found.items()}
-    budgets = sorted({epsilon for epsilon, _ in optima})
-    clips = [
-        clip
-        for clip in sorted({clip for _, clip in optima})
-        if all((epsilon, clip) in optima for epsilon in budgets)
-    ]
-    if len(budgets) < 4 or not clips:
-        needs = "needs optima at four budgets or more: fewer have too few orders"
+    """Optima against the budget: a row of them for every clip norm that has all budgets. `rising`
+    claims that they rise as epsilon falls."""
+    budgets = sorted({setting.epsilon for setting in best_cells})
+    rows = _rows(best_cells, budgets)
+    if len(budgets) < FEWEST_BUDGETS or not rows:
+        needs = f"needs optima at {FEWEST_BUDGETS} budgets or more: fewer have too few orders"
         return Finding(number, hypothesis, "", needs, f"{len(budgets)} in the store", 0, UNKNOWN)
-    rows = [[optima[epsilon, clip] for epsilon in budgets] for clip in clips]
-    trials = min(len(found[epsilon, clip].trials) for epsilon in budgets for clip in clips)
-    rho, low, high = rank_test(budgets, rows)
+    optima = {clip: [axis(cell) for cell in row] for clip, row in rows.items()}
+    rho, low, high = rank_test(budgets, list(optima.values()))
     claimed, contrary = (low, high) if rising else (high, low)
-    told = "; ".join(
-        f"C = {clip:g}: {', '.join(map(str, row))}" for clip, row in zip(clips, rows, strict=True)
-    )
+    trials = min(len(cell.trials) for row in rows.values() for cell in row)
+    listed = "; ".join(f"C = {clip:g}: {', '.join(map(str, row))}" for clip, row in optima.items())
     return Finding(
         number,
         hypothesis,
         "",
-        f"rank correlation with ε, mean over {len(clips)} clips; p by all orders of the "
-        f"{len(budgets)} budgets",
-        f"ρ = {rho:+.2f}, p = {claimed:.3f}; optima by rising ε: {told}",
+        f"rank correlation with ε, mean over {_clips(len(optima))}; p over {_orders(budgets)}",
+        f"ρ = {rho:+.2f}, p = {claimed:.3f}; optima by rising ε: {listed}",
         trials,
-        UNKNOWN
-        if trials < FEWEST
-        else HOLDS
-        if claimed <= LEVEL
-        else FAILS
-        if contrary <= LEVEL
-        else UNKNOWN,
+        _rank_verdict(trials, claimed, contrary),
     )
+
+
+def _rows(best_cells: dict[Setting, Cell], budgets: list[float]) -> dict[float, list[Cell]]:
+    """By clip norm the cells at all budgets, where there are all."""
+    rows: dict[float, list[Cell]] = {}
+    for setting in sorted(best_cells):
+        rows.setdefault(setting.clip_norm, []).append(best_cells[setting])
+    return {clip: row for clip, row in sorted(rows.items()) if len(row) == len(budgets)}
+
+
+def _clips(count: int) -> str:
+    return f"{count} clip threshold{'' if count == 1 else 's'}"
+
+
+def _orders(budgets: Sequence[float]) -> str:
+    every = "all" if len(budgets) <= MOST_BUDGETS else "random"
+    return f"{every} orders of the {len(budgets)} budgets"
+
+
+def _rank_verdict(trials: int, claimed: float, contrary: float) -> str:
+    if trials < FEWEST:
+        return UNKNOWN
+    if claimed <= LEVEL:
+        return HOLDS
+    return FAILS if contrary <= LEVEL else UNKNOWN

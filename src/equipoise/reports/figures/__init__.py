@@ -1,0 +1,1 @@
+"""The report's figures, one file for each kind; `every` lists them."""

@@ -1,0 +1,146 @@
+"""What a budget means: Lemma 1's label beside the exact epsilon, and one client beside one
+record."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from equipoise.reports.drawing import MARKERS, OKABE_ITO, finish, from_zero, panels
+from equipoise.reports.figures.common import DASHED, key_line, spread, untrained_key
+from equipoise.reports.optima import curves, optimum, reference_iterations
+from equipoise.reports.study import Case, Cell, number, task_name
+
+STYLES = ("-", "--", ":", "-.")
+
+
+def nominal_and_exact(cases: Sequence[Case]) -> Any | None:
+    """What Lemma 1 really spends, beside its label. The cases are those of one task."""
+    nominal = [case for case in cases if case.nominal]
+    spent = [pair for case in nominal for pair in _spent(case).items()]
+    if not spent:
+        return None
+    figure, grid = panels(1, 1, width=5.6, height=3.4)
+    axes, keys = grid[0, 0], []
+    for i, case in enumerate(nominal):
+        colour, marker = OKABE_ITO[i % len(OKABE_ITO)], MARKERS[i % len(MARKERS)]
+        _draw_spent(axes, case, colour, marker)
+        keys.append(key_line(case.convention, colour, marker))
+    labels = sorted({label for label, _ in spent})
+    lowest = min(value for pair in spent for value in pair)
+    ends = [lowest * 0.8, labels[-1] * 1.3]
+    axes.plot(ends, ends, color="#555555", linestyle=DASHED, linewidth=1)
+    keys.append(key_line("exact ε = nominal ε", "#555555", "", linestyle=DASHED, linewidth=1))
+    _scale_spent(axes, labels)
+    meanings = " | ".join(dict.fromkeys(case.meaning for case in nominal))
+    heading = f"{task_name(nominal[0].task)}: the ε that Lemma 1 states, and the ε that is spent"
+    return finish(
+        figure,
+        heading,
+        f"Above the dashed line a run spends more than its label says. {meanings}.",
+        keys,
+    )
+
+
+def _spent(case: Case) -> dict[float, float]:
+    """By nominal epsilon the exact one: the largest, should they differ."""
+    return dict(sorted({(c.epsilon, c.epsilon_spent) for c in case.cells if c.private}))
+
+
+def _draw_spent(axes: Any, case: Case, colour: Any, marker: str) -> None:
+    points = sorted({(c.epsilon, c.epsilon_spent) for c in case.cells if c.private})
+    axes.plot(*zip(*points, strict=True), color=colour, marker=marker, markersize=6, linestyle=":")
+    v = {cell.epsilon: f", v = {cell.v:.2g}" for cell in case.cells if cell.v is not None}
+    last = points[-1][0] if len(points) > 1 else None
+    for label, exact in _spent(case).items():
+        side, place = ("right", (-2, 9)) if label == last else ("left", (6, -13))
+        axes.annotate(
+            number(exact) + v.get(label, ""),
+            (label, exact),
+            place,
+            textcoords="offset points",
+            fontsize=8,
+            color=colour,
+            ha=side,
+        )
+
+
+def _scale_spent(axes: Any, labels: Sequence[float]) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xticks(labels, [f"{label:g}" for label in labels])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: number(value))
+    axes.set_xlim(labels[0] * 0.8, labels[-1] * 1.35)
+    axes.set_xlabel("nominal ε, the label of the run")
+    axes.set_ylabel("exact ε that is spent")
+
+
+def units(cases: Sequence[Case]) -> Any | None:
+    """One client against one record as what is protected, each in a panel of its own. The cases are
+    those of one task."""
+    exact = [case for case in cases if not case.nominal and case.privacy is not None]
+    by_unit = {unit: [case for case in exact if case.unit == unit] for unit in ("client", "record")}
+    if not all(by_unit.values()):
+        return None
+    figure, grid = panels(1, 2, width=3.5, height=3.0, sharey=True)
+    keys: dict[str, Any] = {}
+    drawn: list[Cell] = []
+    for axes, (unit, alike) in zip(grid[0], by_unit.items(), strict=True):
+        for i, case in enumerate(alike):
+            drawn += _draw_best(axes, case, MARKERS[i % len(MARKERS)], keys)
+        _frame_unit(axes, unit, alike)
+    grid[0, 0].set_ylabel("test error, best τ and C")
+    if from_zero(grid, drawn, cases[0].baseline):
+        keys["without training"] = untrained_key()
+    meanings = " | ".join(dict.fromkeys(case.meaning for case in exact))
+    warning = (
+        "An ε for a client and the same ε for a record are different promises: do not compare "
+        f"the numbers. {meanings}."
+    )
+    heading = f"{task_name(cases[0].task)}: whom the budget protects"
+    return finish(figure, heading, warning, list(keys.values()), 2)
+
+
+def _draw_best(axes: Any, case: Case, marker: str, keys: dict[str, Any]) -> list[Cell]:
+    """A line for every algorithm that was run with noise, and its key; the cells drawn."""
+    drawn: list[Cell] = []
+    for j, algorithm in enumerate(case.values("algorithm")):
+        best = best_by_budget(case, algorithm)
+        if not best:
+            continue
+        colour, style = OKABE_ITO[j % len(OKABE_ITO)], STYLES[j % len(STYLES)]
+        axes.errorbar(
+            [cell.epsilon for cell in best],
+            [cell.mean for cell in best],
+            [spread(cell) for cell in best],
+            color=colour,
+            marker=marker,
+            capsize=2,
+            linestyle=style,
+        )
+        label = f"{algorithm}, {case.convention}"
+        keys[label] = key_line(label, colour, marker, linestyle=style)
+        drawn += best
+    return drawn
+
+
+def _frame_unit(axes: Any, unit: str, alike: Sequence[Case]) -> None:
+    budgets = sorted({cell.epsilon for case in alike for cell in case.cells if cell.private})
+    axes.set_xscale("log")
+    axes.set_xticks(budgets, [f"{epsilon:g}" for epsilon in budgets])
+    axes.minorticks_off()
+    totals = sorted({reference_iterations(case) for case in alike})
+    title = f"protected: one {unit} (T = {', '.join(map(str, totals))})"
+    axes.set_title(title, fontweight="bold")
+    axes.set_xlabel(f"ε for one {unit}")
+
+
+def best_by_budget(case: Case, algorithm: str) -> list[Cell]:
+    """The cell with the lowest mean at each private budget, over local steps and clip norms at the
+    reference iterations."""
+    best: dict[float, Cell] = {}
+    for curve, cells in curves(case, reference_iterations(case)).items():
+        if curve.algorithm == algorithm and curve.epsilon < math.inf:
+            before = [best[curve.epsilon]] if curve.epsilon in best else []
+            best[curve.epsilon] = optimum([*cells, *before]).best
+    return [cell for _, cell in sorted(best.items())]

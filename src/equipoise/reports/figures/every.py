@@ -1,0 +1,66 @@
+"""Every figure of a report, or what it would need."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from equipoise.reports.figures.budgets import nominal_and_exact, units
+from equipoise.reports.figures.laws import steps_by_clip
+from equipoise.reports.figures.lines import error_by_clip, error_by_iterations, error_by_steps
+from equipoise.reports.figures.progress import progress
+from equipoise.reports.figures.surface import surface
+from equipoise.reports.optima import Law, reference_iterations
+from equipoise.reports.study import Case, Study, task_name
+
+
+class Drawn(NamedTuple):
+    """A figure, or None where the store does not hold what it needs."""
+
+    kind: str
+    about: str
+    """The task or convention that it shows."""
+    needs: str
+    figure: Any | None
+
+
+def every_figure(study: Study, laws: Sequence[Law]) -> Iterator[Drawn]:
+    for case in study.cases:
+        yield from _of_case(case)
+    for convention in dict.fromkeys(case.convention for case in study.cases):
+        yield from _of_laws(convention, [law for law in laws if law.convention == convention])
+    for task in study.tasks:
+        yield from _of_task(task_name(task), [case for case in study.cases if case.task == task])
+
+
+def _of_case(case: Case) -> Iterator[Drawn]:
+    yield from _by_steps(case)
+    about, several = case.title, "several clip thresholds and local steps"
+    yield Drawn("clip", about, several, error_by_clip(case))
+    yield Drawn("iterations", about, "several numbers of iterations", error_by_iterations(case))
+    yield Drawn("surface", about, "several budgets and local steps", surface(case))
+    yield Drawn("progress", about, "runs of several rounds", progress(case))
+
+
+def _by_steps(case: Case) -> Iterator[Drawn]:
+    """One for every number of iterations that has several local steps."""
+    totals, reference = case.values("iterations"), reference_iterations(case)
+    for iterations in totals:
+        figure = error_by_steps(case, iterations)
+        kind = f"local-steps-T{iterations}" if len(totals) > 1 else "local-steps"
+        if figure or iterations == reference:
+            yield Drawn(kind, case.title, "several local steps", figure)
+
+
+def _of_laws(convention: str, laws: Sequence[Law]) -> Iterator[Drawn]:
+    """One for every meaning of epsilon."""
+    for meaning in dict.fromkeys(law.meaning for law in laws) or [""]:
+        alike = [law for law in laws if law.meaning == meaning]
+        needs = "several clip thresholds and local steps"
+        yield Drawn("optimal-steps-by-clip", convention, needs, steps_by_clip(alike))
+
+
+def _of_task(name: str, cases: Sequence[Case]) -> Iterator[Drawn]:
+    if any(case.nominal for case in cases):
+        needs = "private runs with Lemma 1"
+        yield Drawn("nominal-and-exact", name, needs, nominal_and_exact(cases))
+    if any(case.unit == "record" for case in cases):
+        yield Drawn("units", name, "both units", units(cases))

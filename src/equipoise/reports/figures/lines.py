@@ -1,0 +1,133 @@
+"""Test error against local steps, clip thresholds and iterations: the paper's figures, for one case
+each."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from equipoise.reports.drawing import clip_name, finish, from_zero, panels
+from equipoise.reports.figures.common import (
+    MOST_COLUMNS,
+    below,
+    budget_keys,
+    clip_beside,
+    common_keys,
+    draw_line,
+    draw_ring,
+    each_panel,
+    key_line,
+    look,
+)
+from equipoise.reports.optima import (
+    Curve,
+    Line,
+    along_iterations,
+    curves,
+    optimum,
+    reference_iterations,
+)
+from equipoise.reports.study import Case, Cell
+
+
+def error_by_steps(case: Case, iterations: int) -> Any | None:
+    """Figs. 2, 6 to 9: one line per budget, one row of panels per algorithm, one column per clip
+    threshold."""
+    by_curve = curves(case, iterations)
+    if not _any_line(by_curve.values()):
+        return None
+    algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
+    figure, grid = panels(len(algorithms), len(clips), sharex=True, sharey=True)
+    budgets, drawn = look(case.values("epsilon")), _joined(by_curve.values())
+    for panel in each_panel(grid, algorithms, clips):
+        for epsilon in budgets.values:
+            clip = clip_beside(epsilon, panel.value)
+            cells = by_curve.get(Curve(panel.algorithm, epsilon, clip, iterations), [])
+            _draw_with_best(panel.axes, cells, budgets.colour[epsilon], budgets.marker[epsilon])
+        panel.frame(f"{panel.algorithm}, {clip_name(panel.value)}", _steps(drawn))
+    untrained = from_zero(grid, drawn, case.baseline)
+    heading = f"{case.title}: error against local steps, T = {iterations} iterations"
+    keys = [*budget_keys(case, budgets), *common_keys(untrained)]
+    return finish(figure, heading, below(case), keys)
+
+
+def error_by_clip(case: Case) -> Any | None:
+    """Fig. 4: one line per clip threshold, one column per budget."""
+    iterations = reference_iterations(case)
+    by_curve = curves(case, iterations)
+    finite = [clip for clip in case.values("clip_norm") if clip < math.inf]
+    budgets = [epsilon for epsilon in case.values("epsilon") if epsilon < math.inf][:MOST_COLUMNS]
+    if len(finite) < 2 or not budgets or not _any_line(by_curve.values()):
+        return None
+    algorithms, clips = case.values("algorithm"), look(finite)
+    figure, grid = panels(len(algorithms), len(budgets), width=2.5, sharex=True, sharey=True)
+    steps = _steps(_joined(by_curve.values()))
+    for panel in each_panel(grid, algorithms, budgets):
+        for clip in clips.values:
+            cells = by_curve.get(Curve(panel.algorithm, panel.value, clip, iterations), [])
+            _draw_with_best(panel.axes, cells, clips.colour[clip], clips.marker[clip])
+        panel.frame(f"{panel.algorithm}\n{case.budget(panel.value)}", steps)
+    drawn = _joined(cells for curve, cells in by_curve.items() if curve.epsilon in budgets)
+    untrained = from_zero(grid, drawn, case.baseline)
+    keys = [key_line(clip_name(clip), clips.colour[clip], clips.marker[clip]) for clip in finite]
+    heading = (
+        f"{case.title}: error against local steps by clip threshold, T = {iterations} iterations"
+    )
+    return finish(figure, heading, below(case), [*keys, *common_keys(untrained)])
+
+
+def error_by_iterations(case: Case) -> Any | None:
+    """Figs. 3 and 10: error against the total of iterations, local steps at their best; dotted: on
+    training records."""
+    along, rule = along_iterations(case)
+    along = {line: cells for line, cells in along.items() if len(cells) > 1}
+    totals = sorted({cell.iterations for cell in _joined(along.values())})
+    if not totals:
+        return None
+    algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
+    figure, grid = panels(len(algorithms), len(clips), height=2.4, sharex=True, sharey=True)
+    budgets = look(case.values("epsilon"))
+    drawn: list[Cell] = []
+    for panel in each_panel(grid, algorithms, clips):
+        for epsilon in budgets.values:
+            line = Line(panel.algorithm, epsilon, clip_beside(epsilon, panel.value))
+            cells = along.get(line, [])
+            _draw_totals(panel.axes, cells, budgets.colour[epsilon], budgets.marker[epsilon])
+            drawn += cells
+        title = f"{panel.algorithm}, {clip_name(panel.value)}"
+        panel.frame(title, totals, "iterations in total T")
+    untrained = from_zero(grid, drawn, case.baseline, [cell.train_mean or 0.0 for cell in drawn])
+    training = key_line("training error (mean)", "#777777", "", linestyle=":", linewidth=1)
+    keys = [*budget_keys(case, budgets), *common_keys(untrained), training]
+    return finish(figure, f"{case.title}: error against iterations, {rule}", below(case), keys)
+
+
+def _any_line(many: Iterable[Sequence[Cell]]) -> bool:
+    return any(len(cells) > 1 for cells in many)
+
+
+def _joined(many: Iterable[Sequence[Cell]]) -> list[Cell]:
+    return [cell for cells in many for cell in cells]
+
+
+def _steps(cells: Sequence[Cell]) -> list[int]:
+    return sorted({cell.local_steps for cell in cells})
+
+
+def _draw_with_best(axes: Any, cells: Sequence[Cell], colour: Any, marker: str) -> None:
+    """A line over local steps, with a ring around its lowest mean."""
+    if cells:
+        draw_line(axes, cells, colour, marker)
+        best = optimum(cells).best
+        draw_ring(axes, best.local_steps, best.mean)
+
+
+def _draw_totals(axes: Any, cells: Sequence[Cell], colour: Any, marker: str) -> None:
+    """A line over iterations, with a ring around its lowest mean, and the training error."""
+    if not cells:
+        return
+    draw_line(axes, cells, colour, marker, lambda cell: cell.iterations)
+    best = min(cells, key=lambda cell: (cell.mean, cell.iterations))
+    draw_ring(axes, best.iterations, best.mean)
+    known = [cell for cell in cells if cell.train_mean is not None]
+    x, y = [cell.iterations for cell in known], [cell.train_mean for cell in known]
+    axes.plot(x, y, color=colour, linestyle=":", linewidth=1)

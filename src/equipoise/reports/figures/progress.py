@@ -1,0 +1,80 @@
+"""The way there: errors and the share of clipped messages along the iterations of a run."""
+
+import math
+from collections.abc import Sequence
+from textwrap import fill
+from typing import Any
+
+from equipoise.reports.drawing import finish, panels
+from equipoise.reports.figures.budgets import best_by_budget
+from equipoise.reports.figures.common import MOST_COLUMNS, Look, below, budget_keys, look
+from equipoise.reports.optima import curves, optimum, reference_iterations
+from equipoise.reports.study import Case, Cell, number
+
+WIDTH = 3.6  # inches of a panel
+LETTERS = 13  # of a title, in an inch of it
+ROWS = {
+    "test_error": "test error",
+    "train_error": "training error",
+    "clipped": "share of updates\nthat is clipped",
+}
+
+
+def progress(case: Case) -> Any | None:
+    """Train and test error and the share of clipped messages along iterations, at the best local
+    steps of each budget."""
+    algorithms = case.values("algorithm")[:MOST_COLUMNS]
+    best = {algorithm: _best(case, algorithm) for algorithm in algorithms}
+    if not any(len(cell.curve) > 1 for cells in best.values() for cell in cells):
+        return None
+    figure, grid = panels(3, len(algorithms), width=WIDTH, height=1.75, sharex=True, sharey="row")
+    budgets = look(case.values("epsilon"))
+    for column, algorithm in enumerate(algorithms):
+        for row, name in enumerate(ROWS):
+            for cell in best[algorithm]:
+                _draw(grid[row, column], cell, name, budgets)
+        grid[0, column].set_title(_title(algorithm, best[algorithm]))
+        grid[2, column].set_xlabel("iterations done")
+    _scale(grid)
+    heading = f"{case.title}: along the iterations, at the best τ and C of each budget"
+    return finish(figure, heading, below(case, band=False), budget_keys(case, budgets))
+
+
+def _best(case: Case, algorithm: str) -> list[Cell]:
+    """The best cell of every budget, and that without noise."""
+    free = [
+        optimum(cells).best
+        for curve, cells in curves(case, reference_iterations(case)).items()
+        if curve.algorithm == algorithm and curve.epsilon == math.inf
+    ]
+    return [*best_by_budget(case, algorithm), *free]
+
+
+def _title(algorithm: str, best: Sequence[Cell]) -> str:
+    """The best settings of each budget, in as many lines as they need."""
+    settings = [f"{cell.local_steps}\u00a0({number(cell.clip_norm)})" for cell in best]
+    listed = f"best τ (C) by rising ε: {', '.join(settings)}"
+    return f"{algorithm}\n{fill(listed, int(WIDTH * LETTERS), break_long_words=False)}"
+
+
+def _draw(axes: Any, cell: Cell, name: str, budgets: Look) -> None:
+    """What was measured of one quantity along a run; nothing is clipped where there is no
+    noise."""
+    known = [moment for moment in cell.curve if getattr(moment, name) is not None]
+    if known and (name != "clipped" or cell.private):
+        axes.plot(
+            [moment.iteration for moment in known],
+            [getattr(moment, name) for moment in known],
+            color=budgets.colour[cell.epsilon],
+            marker=budgets.marker[cell.epsilon],
+            markersize=5 if len(known) < 6 else 2.5,
+        )
+
+
+def _scale(grid: Any) -> None:
+    for axes, label in zip(grid[:, 0], ROWS.values(), strict=True):
+        axes.set_ylabel(label)
+    for axes in grid[:2].flat:
+        axes.set_ylim(0, 1.06 * axes.dataLim.ymax if math.isfinite(axes.dataLim.ymax) else None)
+    for axes in grid[2]:
+        axes.set_ylim(-0.05, 1.05)

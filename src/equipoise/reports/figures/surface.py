@@ -1,0 +1,142 @@
+"""The trade-off as a map: mean error over local steps and budget."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from equipoise.reports.drawing import clip_name, finish, panels, wide_span
+from equipoise.reports.figures.common import (
+    MOST_COLUMNS,
+    Panel,
+    below,
+    clip_beside,
+    each_panel,
+)
+from equipoise.reports.optima import Curve, curves, optimum, reference_iterations
+from equipoise.reports.study import Case, Cell
+
+MOST_NUMBERED = 10  # local steps in a map with numbers
+
+
+class Map(NamedTuple):
+    """What all panels of a map share."""
+
+    case: Case
+    iterations: int
+    by_curve: dict[Curve, list[Cell]]
+    budgets: list[float]
+    steps: list[int]
+    shade: Any
+    digits: int
+
+    @property
+    def numbered(self) -> bool:
+        return len(self.steps) <= MOST_NUMBERED
+
+    def row(self, panel: Panel, epsilon: float) -> list[Cell]:
+        clip = clip_beside(epsilon, panel.value)
+        return self.by_curve.get(Curve(panel.algorithm, epsilon, clip, self.iterations), [])
+
+
+def surface(case: Case) -> Any | None:
+    """Mean error over local steps and budget, one panel per algorithm and clip threshold."""
+    iterations = reference_iterations(case)
+    by_curve = curves(case, iterations)
+    drawn = [cell for cells in by_curve.values() for cell in cells]
+    steps = sorted({cell.local_steps for cell in drawn})
+    budgets = case.values("epsilon")
+    if len(budgets) < 2 or len(steps) < 2:
+        return None
+    means = [cell.mean for cell in drawn]
+    digits = 2 if max(means) - min(means) > 0.1 else 3
+    shown = Map(case, iterations, by_curve, budgets, steps, _shade(means), digits)
+    algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
+    width = max(2.7, 0.36 * len(steps) + 0.6) if shown.numbered else 3.4
+    height = 0.36 * len(budgets) + 0.7
+    figure, grid = panels(
+        len(algorithms), len(clips), width=width, height=height, sharex=True, sharey=True
+    )
+    images = [_draw_panel(shown, panel) for panel in each_panel(grid, algorithms, clips)]
+    figure.colorbar(
+        images[-1],
+        ax=grid,
+        label="mean test error",
+        shrink=0.8,
+        format=lambda error, _: f"{error:g}",
+    )
+    heading = (
+        f"{case.title}: error over local steps and budget, T = {iterations} iterations "
+        f"(box: lowest in its row)"
+    )
+    return finish(figure, heading, below(case, band=False))
+
+
+def _shade(means: Sequence[float]) -> Any:
+    from matplotlib.colors import LogNorm, Normalize
+
+    scale = LogNorm if wide_span(means) else Normalize
+    return scale(min(means), max(means))
+
+
+def _draw_panel(shown: Map, panel: Panel) -> Any:
+    """The colours of a panel, its numbers and boxes."""
+    values = [[math.nan] * len(shown.steps) for _ in shown.budgets]
+    for y, epsilon in enumerate(shown.budgets):
+        cells = shown.row(panel, epsilon)
+        for cell in cells:
+            x = shown.steps.index(cell.local_steps)
+            values[y][x] = cell.mean
+            _write_number(shown, panel.axes, cell.mean, (x, y))
+        if cells:
+            best = shown.steps.index(optimum(cells).best.local_steps)
+            panel.axes.add_patch(_box(best, y))
+    image = panel.axes.imshow(
+        values, cmap="viridis_r", norm=shown.shade, aspect="auto", origin="lower"
+    )
+    _frame(shown, panel)
+    return image
+
+
+def _write_number(shown: Map, axes: Any, error: float, at: tuple[int, int]) -> None:
+    if shown.numbered:
+        colour = "white" if shown.shade(error) > 0.55 else "black"
+        text = short_error(error, shown.digits)
+        axes.annotate(text, at, ha="center", va="center", fontsize=8, color=colour)
+
+
+def _frame(shown: Map, panel: Panel) -> None:
+    axes, steps = panel.axes, shown.steps
+    ticks = range(0, len(steps), 1 if shown.numbered else 2)
+    turned = 90 if max(steps) > 999 else 0
+    axes.set_xticks(ticks, [str(steps[i]) for i in ticks], rotation=turned)
+    names = [_short_budget(shown.case, epsilon) for epsilon in shown.budgets]
+    axes.set_yticks(range(len(names)), names)
+    axes.grid(False)
+    axes.set_title(f"{panel.algorithm}, {clip_name(panel.value)}")
+    axes.set_xlabel("local steps τ" if panel.lowest else "")
+    axes.set_ylabel("budget ε" if panel.leftmost else "")
+
+
+def short_error(error: float, digits: int) -> str:
+    """A few characters: .14, 1.38, 17.1, 176, 3e4."""
+    if 0 < error < 0.5 * 10**-digits or error >= 1000:
+        return f"{error:.0e}".replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+    return f"{error:.3g}" if error >= 10 else f"{error:.{digits}f}".removeprefix("0")
+
+
+def _short_budget(case: Case, epsilon: float) -> str:
+    return (
+        case.budget(epsilon)
+        .removeprefix("ε = ")
+        .replace(" (not private)", "")
+        .replace(" (", "\n(")
+        .replace("ε = ", "")
+    )
+
+
+def _box(x: int, y: int) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle(
+        (x - 0.46, y - 0.46), 0.92, 0.92, fill=False, edgecolor="#D55E00", linewidth=1.8, zorder=4
+    )
