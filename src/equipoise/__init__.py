@@ -11,12 +11,12 @@ from equipoise._lazy import lazy_names
 
 if TYPE_CHECKING:
     from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel
+    from equipoise.paper.report import report
     from equipoise.planning.plan import Plan, Question
     from equipoise.planning.planner import plan
     from equipoise.privacy.events import Account, Event
     from equipoise.privacy.gaussian import epsilon_spent, gdp_mu, noise_sigma
     from equipoise.privacy.promise import Promise
-    from equipoise.reports.writing import report
     from equipoise.result import Result
     from equipoise.saved import load, save
     from equipoise.settings import Run, Settings
@@ -58,12 +58,12 @@ _names = lazy_names(
     __name__,
     {
         "errors": "DataError EquipoiseError InvalidValue UnsafeModel",
+        "paper.report": "report",
         "planning.plan": "Plan Question",
         "planning.planner": "plan",
         "privacy.events": "Account Event",
         "privacy.gaussian": "epsilon_spent gdp_mu noise_sigma",
         "privacy.promise": "Promise",
-        "reports.writing": "report",
         "result": "Result",
         "saved": "load save",
         "settings": "Run Settings",

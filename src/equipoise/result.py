@@ -5,7 +5,7 @@ default that means what was before. What version 0.1 wrote (format 0: everything
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_validator
@@ -59,7 +59,7 @@ def _account_document(account: Account) -> dict[str, Any]:
         "exact": account.exact,
         "events": [
             {
-                **event._asdict(),
+                **asdict(event),
                 "sigma": _real(event.sigma),
                 "sensitivity": _real(event.sensitivity),
             }
@@ -110,8 +110,8 @@ class Result(BaseModel):
     L: float | None = None
     """Strong convexity and smoothness of the clients' losses, where they are known."""
     noise_source: str
-    curve: list[Point]
-    per_round: list[Diagnosis] | None
+    curve: list[Point] = []
+    per_round: list[Diagnosis] | None = None
     failed: str | None
     public: tuple[str, ...]
     parameters: dict[str, tuple[int, ...]]

@@ -405,10 +405,10 @@ class Settings(Common):
 
     def _sampling_rate(self, facts: Facts) -> float | None:
         """The rate that was said, or one for all that makes the task's batch on average."""
-        own_batch = self.batch is None and self.sampling_rate is None and facts.batch
-        if self.unit == "client" or not own_batch:
+        batch = facts.batch if self.batch is None and self.sampling_rate is None else None
+        if self.unit == "client" or batch is None:
             return self.sampling_rate
-        return min(1.0, facts.batch * facts.clients / max(sum(facts.sizes or ()), 1))
+        return min(1.0, batch * facts.clients / max(sum(facts.sizes or ()), 1))
 
 
 class Run(Settings):

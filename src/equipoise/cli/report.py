@@ -18,7 +18,7 @@ def report(
 ) -> None:
     """Make figures, tables and an interactive page of a store; and check the paper's observations
     on it."""
-    from equipoise.reports.writing import report as write
+    from equipoise.paper.report import report as write
 
     with errors.status("drawing"):
         summary = write(store, out)

@@ -31,10 +31,14 @@ MOST_ROUNDS = 512  # considered at a fixed number of iterations
 class PlanningProblem(Protocol):
     """Stand-ins, a promise, and what can be tried."""
 
-    surrogate: Surrogate
-    promise: Promise
-    facts: Facts
-    stages: Stages
+    @property
+    def surrogate(self) -> Surrogate: ...
+    @property
+    def promise(self) -> Promise: ...
+    @property
+    def facts(self) -> Facts: ...
+    @property
+    def stages(self) -> Stages: ...
 
     def groups(self, question: Question) -> dict[str, list[Candidate]]:
         """Candidates by what a table compares; each group has one winner."""

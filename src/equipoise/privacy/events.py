@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from equipoise.privacy.promise import OVER_CLIP, Neighbours, Unit
 
 
-class Event(NamedTuple):
+@dataclass(frozen=True)
+class Event:
     """One kind of release, as an accountant, a ledger row and guarantee.md see it.
 
     `count` times, adaptively, the adversary sees v + N(0, sigma^2 I), where v moves by at most

@@ -9,19 +9,20 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from equipoise.reports.study import Place
+from equipoise.result import Result
 from equipoise.settings import Run
 from equipoise.sweeps.store import Store
 
 AXES = {
     "algorithm",
     "epsilon",
-    "clip_norm",
+    "clip",
     "iterations",
     "local_steps",
     "p",
     "seed",
     "simulate_noise_seed",
-    "h_update",
+    "options",
 }
 PRIVACY = ("noise_rule", "v", "unit", "neighbours", "trust", "colluding", "delta", "noise_in")
 TRAINING = tuple(
@@ -29,11 +30,14 @@ TRAINING = tuple(
 )
 
 
+SHORT = {"h_update": "h"}  # names of options that would be long in a legend
+
+
 class Stored(NamedTuple):
     """What a report reads of a stored result, whatever the layout of its document."""
 
     settings: dict[str, Any]
-    """The run's, by the names of `Run`; None where the document has none."""
+    """The run's, by the names of `Run`."""
     sigma: float
     error_name: str
     baseline_error: float | None
@@ -42,14 +46,14 @@ class Stored(NamedTuple):
 
 
 def stored(document: dict[str, Any]) -> Stored:
-    """The only place that knows how a result is laid out in a store."""
-    mu, L = document.get("mu"), document.get("L")
+    """From a document of any format."""
+    result = Result.model_validate(document)
     return Stored(
-        settings={name: document.get(name) for name in Run.model_fields},
-        sigma=float(document["sigma"]),
-        error_name=document["error_name"],
-        baseline_error=document["baseline_error"],
-        constants=(mu, L) if mu and L else None,
+        settings=result.run.model_dump(mode="json"),
+        sigma=result.account.sigma,
+        error_name=result.error_name,
+        baseline_error=result.baseline_error,
+        constants=(result.mu, result.L) if result.mu and result.L else None,
     )
 
 
@@ -84,9 +88,10 @@ class Row:
 
     @property
     def variant(self) -> str:
-        """The algorithm, with its rule for h where that is not the paper's."""
-        rule = self.stored.settings["h_update"]
-        return self.algorithm + ("" if rule in (None, "paper") else f" (h: {rule})")
+        """The algorithm, with its options where they are not the defaults."""
+        options = self.stored.settings["options"]
+        words = [f"{SHORT.get(name, name)}: {value}" for name, value in options.items()]
+        return self.algorithm + (f" ({', '.join(words)})" if words else "")
 
 
 class Group(NamedTuple):

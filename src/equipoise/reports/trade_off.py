@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equipoise.errors import EquipoiseError, InvalidValue
-from equipoise.planning.plan import Plan
+from equipoise.planning.plan import Plan, Prediction
 from equipoise.settings import Settings
 
 LIBRARY = {".png": "matplotlib", ".svg": "matplotlib", ".html": "plotly"}
@@ -81,14 +81,14 @@ def trade_off(plans: list[Plan]) -> TradeOff:
         raise InvalidValue(
             "save_plot: these plans predict nothing to draw; plan for a task with a public pool"
         )
-    predictions = [plan.predicted or {} for plan in drawn]
-    with_error = all(predicted["test_error"] is not None for predicted in predictions)
+    predictions = [plan.predicted or Prediction() for plan in drawn]
+    with_error = all(predicted.test_error is not None for predicted in predictions)
     measure = "test_error" if with_error else "excess_loss"
     return TradeOff(
         measure=measure.replace("_", " "),
         epsilons=[plan.epsilon for plan in drawn],
-        predicted=[predicted[measure] for predicted in predictions],
-        margins=[2 * predicted[measure + "_se"] for predicted in predictions],
+        predicted=[getattr(predicted, measure) for predicted in predictions],
+        margins=[2 * getattr(predicted, f"{measure}_se") for predicted in predictions],
         schedules=[_schedule(plan) for plan in drawn],
         references=_references(drawn[0], measure),
         promise=_promise(drawn[0]),
@@ -96,13 +96,14 @@ def trade_off(plans: list[Plan]) -> TradeOff:
 
 
 def _schedule(plan: Plan) -> str:
-    chosen = plan.plan or {}
-    return f"{chosen['rounds']} × {chosen['local_steps']}"
+    chosen = plan.chosen
+    return f"{chosen.rounds} × {chosen.local_steps}" if chosen else ""
 
 
 def _references(plan: Plan, measure: str) -> list[Reference]:
     """Those that are known: an excess loss of public records alone is not."""
-    untrained, alone = plan.untrained[measure], (plan.public_only or {}).get(measure)
+    untrained = getattr(plan.untrained, measure)
+    alone = getattr(plan.public_only, measure, None)
     known = [] if untrained is None else [Reference(UNTRAINED, untrained, "dash", "--")]
     return known if alone is None else [*known, Reference(PUBLIC, alone, "dot", ":")]
 

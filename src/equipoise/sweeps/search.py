@@ -140,7 +140,8 @@ def _chains(grid: Grid) -> list[list[Cell]]:
     for cell in cells.values():
         cell.trials.sort(key=lambda trials: trials[0].local_steps or 1)
         cell.errors = [[] for _ in cell.trials]
-        free = {"epsilon": 1.0, "clip_norm": 1.0, "algorithm": "dp-fedavg"} if cell.private else {}
+        free = {"epsilon": 1.0, "clip": 1.0, "algorithm": next(iter(ALGORITHMS))}
+        free = free if cell.private else {}
         chain = chains.setdefault(
             cell.sample.model_copy(update={"local_steps": None, **free}).model_dump_json(), []
         )

@@ -53,7 +53,9 @@ class ClientMessage:
         sigma = self.sigma(run, facts, len(schedule))
         return [Event("client", run.neighbours, sensitivity, sigma, 1.0, len(schedule))]
 
-    def follows_from(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> None:
+    def follows_from(
+        self, run: "Run", facts: Facts, schedule: tuple[int, ...]
+    ) -> dict[str, float] | None:
         return None
 
     def gradient(

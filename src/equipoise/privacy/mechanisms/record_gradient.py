@@ -4,6 +4,7 @@ Any model, any algorithm; every local step is paid for.
 """
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from equipoise.facts import Facts
@@ -55,9 +56,11 @@ class RecordGradient:
         if run.epsilon < math.inf:
             noise = sampled_noise(run.epsilon, run.delta, steps, max(rates), run.neighbours)
             largest = _enough(largest, noise * run.clip, run.epsilon, run.delta)
-        return [largest._replace(rate=rate) for rate in rates]
+        return [replace(largest, rate=rate) for rate in rates]
 
-    def follows_from(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> None:
+    def follows_from(
+        self, run: "Run", facts: Facts, schedule: tuple[int, ...]
+    ) -> dict[str, float] | None:
         return None
 
     def gradient(
@@ -76,9 +79,9 @@ class RecordGradient:
 
 def _enough(event: Event, sigma: float, epsilon: float, delta: float) -> Event:
     """The event with sigma rounded up, until it was seen to spend no more than epsilon."""
-    event, step = event._replace(sigma=math.nextafter(sigma, math.inf)), 2.0**-52
+    event, step = replace(event, sigma=math.nextafter(sigma, math.inf)), 2.0**-52
     while event.epsilon(delta) > epsilon:
-        event, step = event._replace(sigma=event.sigma * (1 + step)), 2 * step
+        event, step = replace(event, sigma=event.sigma * (1 + step)), 2 * step
     return event
 
 

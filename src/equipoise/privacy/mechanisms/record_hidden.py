@@ -53,7 +53,9 @@ class RecordHidden(RecordGradient):
             events.append(Event("record", run.neighbours, sensitivity, sigma, 1.0, len(schedule)))
         return events
 
-    def follows_from(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> dict[str, float]:
+    def follows_from(
+        self, run: "Run", facts: Facts, schedule: tuple[int, ...]
+    ) -> dict[str, float] | None:
         return stability(run, facts, schedule, min(public_sizes(facts))).constants
 
 
