@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from equipoise.planning.candidates import Candidate
-from equipoise.planning.closed_forms import (
+from equipoise.planning.bounds import (
     Problem,
     corollary_1,
     corrected_plan,
@@ -42,7 +42,7 @@ from equipoise.planning.surrogate import Surrogate, bootstrap, surrogate_of
 from equipoise.planning.trial import race, rehearse, shortlist, stages_of
 from equipoise.privacy import Budget, Guarantee
 from equipoise.seeds import stream
-from equipoise.tasks import Options, libsvm, load_task
+from equipoise.tasks import TaskOptions, libsvm, load_task
 from equipoise.tasks.linear import LOGISTIC, linear_clients, one_hot
 from equipoise.tasks.task import Table
 
@@ -80,10 +80,10 @@ def problem(
     flipped.
     """
     if name == "quadratic":
-        private, public = (load_task("quadratic", Options(seed=seed)) for seed in (0, 10**6))
+        private, public = (load_task("quadratic", TaskOptions(seed=seed)) for seed in (0, 10**6))
         return tuple(surrogate_of(t.clients, t.x0, t.L, t.mu) for t in (private, public))
     if name in ("breast-cancer", "digits"):
-        task = load_task(name, Options(public_records=pool_records))
+        task = load_task(name, TaskOptions(public_records=pool_records))
         clients, pool, L, mu, x0 = task.clients, task.pool, task.L, task.mu, task.x0
     else:  # 20 clients with 19 records each, of a LIBSVM file
         ((rows, labels),) = libsvm._read([str(DATA / "libsvm" / f"{name}.bz2")])

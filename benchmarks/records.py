@@ -23,7 +23,7 @@ from scipy.stats import t
 
 from equipoise import plan, train
 from equipoise.planning.plan import Question
-from equipoise.tasks import Options, load_task
+from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.public import minimiser, public_only
 
 ROOT = Path(__file__).parent.parent
@@ -45,7 +45,7 @@ TASKS = {
     "a9a": A9A,
     "femnist": FEMNIST,
 }
-NETWORK = {"iterations": 200, "local_steps": 10, "clip_norm": 1.0}
+NETWORK = {"iterations": 200, "local_steps": 10, "clip": 1.0}
 EPSILONS = (0.5, 1.0, 2.0, 3.3, 8.0)
 METHODS = {
     "gradient": {"unit": "record", "noise_in": "gradient"},
@@ -57,9 +57,9 @@ POOL, SEEDS = 60, {"breast-cancer": 20, "digits": 20, "a9a": 5, "femnist": 3}
 NETWORK_POOL = 600
 
 
-def options(name: str) -> Options:
+def options(name: str) -> TaskOptions:
     said = {key: value for key, value in TASKS[name].items() if key != "task"}
-    return Options(clients=5, public_records=POOL, **said)
+    return TaskOptions(clients=5, public_records=POOL, **said)
 
 
 def unprivate(name: str) -> dict:
@@ -103,9 +103,9 @@ def cell(name: str, epsilon: float, method: str) -> dict:
 def network(epsilon: float, method: str) -> dict:
     """FEMNIST with the narrow CNN. Without privacy: as many steps, five times as many, and what 600
     public pictures teach."""
-    task = load_task("femnist-narrow", Options(public_records=NETWORK_POOL))
+    task = load_task("femnist-narrow", TaskOptions(public_records=NETWORK_POOL))
     if method == "none":
-        result = train(task=task, epsilon=math.inf, eta=0.1, **{**NETWORK, "clip_norm": None})
+        result = train(task=task, epsilon=math.inf, eta=0.1, **{**NETWORK, "clip": None})
         longer = train(task=task, epsilon=math.inf, eta=0.1, iterations=1000, local_steps=10)
         return {
             "non-private": [longer.test_error],
@@ -121,7 +121,7 @@ def network(epsilon: float, method: str) -> dict:
         "plan": {
             "rounds": how["iterations"] // how["local_steps"],
             "local_steps": how["local_steps"],
-            "clip_norm": 1.0,
+            "clip": 1.0,
         }
     }
     for label, warm in (

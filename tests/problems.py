@@ -10,8 +10,8 @@ import torch
 
 from equipoise.cli.main import main
 from equipoise.fleets import SimulatedFleet, server_rounds
-from equipoise.privacy.clip import GaussianMechanism
-from equipoise.tasks import Options, load_task
+from equipoise.privacy.clip import ClippedRelease
+from equipoise.tasks import TaskOptions, load_task
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("EQUIPOISE_DATA", ROOT.parent / "shared" / "data"))
@@ -61,7 +61,7 @@ class GivenNoise:
 def quadratic(clients=5, seed=0):
     """A heterogeneous quadratic with kappa = 100, and its clients' gradients as the oracle wants
     them."""
-    task = load_task("quadratic", Options(clients=clients, seed=seed))
+    task = load_task("quadratic", TaskOptions(clients=clients, seed=seed))
     A, b = task.clients.A.numpy(), task.clients.b.numpy()
     return task, lambda i, x, k: A[i] @ (x - b[i])
 
@@ -69,7 +69,7 @@ def quadratic(clients=5, seed=0):
 def logistic(clients=4, batch=5, seed=0):
     """Logistic regression with minibatches; the oracle's gradient is written out for one client."""
     task = load_task(
-        "breast-cancer", Options(clients=clients, split="dirichlet:0.5", batch=batch, seed=seed)
+        "breast-cancer", TaskOptions(clients=clients, split="dirichlet:0.5", batch=batch, seed=seed)
     )
     features, labels = task.clients.features.numpy(), task.clients.targets.numpy()[..., 0]
 
@@ -81,13 +81,11 @@ def logistic(clients=4, batch=5, seed=0):
     return task, gradient
 
 
-def last_model(
-    task, schedule, algorithm, clip_norm=np.inf, noise=None, sigma=0.0, gamma=1.0, x0=None
-):
+def last_model(task, schedule, algorithm, clip=np.inf, noise=None, sigma=0.0, gamma=1.0, x0=None):
     """The product's communicated model after the whole schedule."""
     clients = len(task.clients.sizes)
     fleet = SimulatedFleet(
-        clients, task.clients.gradient, algorithm, GaussianMechanism(clip_norm, sigma), noise
+        clients, task.clients.gradient, algorithm, ClippedRelease(clip_norm, sigma), noise
     )
     rounds = list(server_rounds(task.x0 if x0 is None else x0, schedule, fleet, gamma))
     return rounds[-1].x, fleet
@@ -95,7 +93,7 @@ def last_model(
 
 def csv_task(**changes):
     options = {"data": ("a.csv", "b.csv"), "label": "outcome", "bounds": "bounds.toml", **changes}
-    return load_task("csv", Options(**options))
+    return load_task("csv", TaskOptions(**options))
 
 
 def run_command(capsys, *arguments):

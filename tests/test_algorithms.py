@@ -11,7 +11,7 @@ from equipoise.algorithms import coin, dp_fedavg, dp_scaffnew, periodic
 from equipoise.errors import InvalidValue
 from equipoise.fleets import Broadcast, client_round
 from equipoise.privacy import SimulatedNoise
-from equipoise.privacy.clip import GaussianMechanism, clip
+from equipoise.privacy.clip import ClippedRelease, clip
 from problems import GivenNoise, last_model, logistic, quadratic
 
 ETA, SIGMA = 0.3, 0.05
@@ -200,7 +200,7 @@ def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
                 Broadcast(k, range(iteration, iteration + steps), x),
                 states[i],
                 build(etas[0], ps[0]),
-                GaussianMechanism(clips[0], SIGMA),
+                ClippedRelease(clips[0], SIGMA),
                 task.clients.alone(i).gradient,
                 SimulatedNoise(1, first_client=i),
             )
@@ -242,7 +242,7 @@ def test_a_client_that_overflows_starts_afresh():
     x = task.x0.expand(5, -1)
     algorithm, mechanism, noise = (
         dp_scaffnew(ETA, 0.25),
-        GaussianMechanism(0.2, SIGMA),
+        ClippedRelease(0.2, SIGMA),
         SimulatedNoise(0),
     )
     state = algorithm.init(x)

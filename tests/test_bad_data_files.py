@@ -18,7 +18,7 @@ from equipoise.paper.data.cifar10 import CIFAR10
 from equipoise.paper.data.femnist import FEMNIST
 from equipoise.paper.data.inventory import take_stock
 from equipoise.paper.data.reddit import REDDIT
-from equipoise.tasks import Options, load_task
+from equipoise.tasks import TaskOptions, load_task
 from problems import run_command
 
 VOCABULARY = "reddit/vocab/reddit_vocab.pck"
@@ -250,14 +250,14 @@ def test_records_of_nobody_s_are_not_split_by_owner(place):
     with pytest.raises(
         ValueError, match="split=natural: test records come from files that have no training record"
     ):
-        load_task("cifar10-narrow", Options(split="natural"))
+        load_task("cifar10-narrow", TaskOptions(split="natural"))
 
 
 def test_public_records_leave_private_ones(place):
     users = {f"f{i}": writer([1, 2], i) for i in range(6)}
     femnist_files(place, leaf(users), leaf({name: writer([5]) for name in users}))
     with pytest.raises(ValueError, match="public_records"):
-        load_task("femnist-narrow", Options(split="natural", public_records=12))
+        load_task("femnist-narrow", TaskOptions(split="natural", public_records=12))
 
 
 def test_names_that_cannot_be_printed_are_escaped(place):

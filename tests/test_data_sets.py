@@ -14,7 +14,7 @@ from equipoise.paper.data.femnist import FEMNIST
 from equipoise.paper.data.reddit import REDDIT
 from equipoise.paper.tasks import table1
 from equipoise.paper.tasks.reddit import next_word_accuracy, next_word_loss
-from equipoise.tasks import Options, load_task
+from equipoise.tasks import TaskOptions, load_task
 from problems import run_command
 
 
@@ -26,7 +26,7 @@ def test_real_cifar10(real_data):
     assert arrays["train_inputs"][0, 0, 0, :4].tolist() == [59, 43, 50, 68]
     assert np.bincount(arrays["train_targets"]).tolist() == [2_000] * 10
     assert np.bincount(arrays["train_owners"])[1:].tolist() == [4_000] * 5
-    task = load_task("cifar10", Options())
+    task = load_task("cifar10", TaskOptions())
     assert (task.clients.sizes, task.dimension, task.batch) == ((4_000,) * 5, 878_538, 64)
     assert task.constant_error == pytest.approx(0.9)
 
@@ -38,14 +38,14 @@ def test_real_femnist(real_data):
     assert {*arrays["train_owners"]} == {*arrays["test_owners"]} == {*range(105)}
     assert arrays["train_inputs"].max() == 1
     assert arrays["train_inputs"][:, 0, 0, 0].mean() > 0.99
-    task = load_task("femnist", Options())
+    task = load_task("femnist", TaskOptions())
     assert (sum(task.clients.sizes), len(task.clients.sizes), task.dimension) == (
         14_708,
         6,
         608_702,
     )
-    assert load_task("femnist-narrow", Options()).dimension == 44_318
-    by_writer = load_task("femnist", Options(split="natural"))
+    assert load_task("femnist-narrow", TaskOptions()).dimension == 44_318
+    by_writer = load_task("femnist", TaskOptions(split="natural"))
     assert sum(by_writer.clients.sizes) == 14_708
     assert len({*by_writer.clients.sizes}) > 2
     for inputs, _ in by_writer.clients.data:  # no writer is with two clients
@@ -72,7 +72,7 @@ def test_real_reddit(real_data):
     assert (tokens == 1).sum() / (tokens != 0).sum() == pytest.approx(
         0.0553, abs=0.02
     )  # the vocabulary covers 92.5 % of words
-    task = load_task("reddit", Options())
+    task = load_task("reddit", TaskOptions())
     assert (task.clients.sizes, task.dimension) == ((16_997, 16_997, 16_996), 6_182_672)
 
 
@@ -100,7 +100,7 @@ def test_real_images_with_the_privacy_of_a_record(real_data):
         "task": "femnist-narrow",
         "iterations": 4,
         "local_steps": 2,
-        "clip_norm": 1.0,
+        "clip": 1.0,
         "epsilon": 3.0,
     }
     result = train(unit="record", sampling_rate=0.01, **flags)
@@ -163,14 +163,14 @@ def test_femnist_writers_become_clients(place):
     put(place / "femnist" / "data" / "train" / "a.json", leaf(users))
     put(place / "femnist" / "data" / "test" / "a.json", leaf({name: writer([5]) for name in users}))
     put(place / "femnist" / "data" / "test_without_train" / "b.json", b"not looked at")
-    task = load_task("femnist-narrow", Options(split="natural", clients=7, public_records=3))
+    task = load_task("femnist-narrow", TaskOptions(split="natural", clients=7, public_records=3))
     assert sum(task.clients.sizes) == 25
     assert task.pool.sizes == (3,)
     assert task.clients.data[0][0].shape[1:] == (1, 28, 28)
     with pytest.raises(
         ValueError, match="clients=8 with split=natural: there are 7 writers to deal"
     ):
-        load_task("femnist-narrow", Options(split="natural", clients=8))
+        load_task("femnist-narrow", TaskOptions(split="natural", clients=8))
 
 
 # ---- the command ----
@@ -221,7 +221,7 @@ def test_a_client_copies_rows_of_its_own_only(place, split):
     """The arrays stay mapped; what lies in the rows of others does not reach a client."""
     users = {f"f{i}": writer([i, 1, 2, 3], i) for i in range(6)}
     femnist_files(place, leaf(users), leaf({name: writer([5]) for name in users}))
-    task = load_task("femnist-narrow", Options(split=split, clients=3, batch="full"))
+    task = load_task("femnist-narrow", TaskOptions(split=split, clients=3, batch="full"))
     for client, (inputs, targets) in enumerate(task.clients.data):
         assert (len(inputs), inputs[:].shape) == (8, (8, 1, 28, 28))
         assert inputs.whole.data_ptr() == task.clients.data[0][0].whole.data_ptr()
@@ -241,7 +241,7 @@ def test_what_a_split_takes_as_public(place):
         ("dirichlet:1", "a split skewed by the labels"),
         ("natural", "which writer a record comes from, and which client has which"),
     ):
-        assert load_task("femnist-narrow", Options(split=split)).public[-1] == sentence
+        assert load_task("femnist-narrow", TaskOptions(split=split)).public[-1] == sentence
 
 
 def test_an_equal_split_reads_no_targets(place, monkeypatch):
@@ -253,7 +253,7 @@ def test_an_equal_split_reads_no_targets(place, monkeypatch):
 
     targets = np.zeros((12, 2, 2, 2), dtype=np.uint8).view(Unread)
     arrays = {"train_targets": targets, "test_targets": targets}
-    dealt = table1._records_dealt(arrays, Options(public_records=3), 3, "a task")
+    dealt = table1._records_dealt(arrays, TaskOptions(public_records=3), 3, "a task")
     assert [len(part) for part in (dealt.pool, *dealt.parts, *dealt.tests)] == [3, 3, 3, 3, 4, 4, 4]
     with pytest.raises(ValueError, match="a target of task=a task is not a class"):
-        table1._records_dealt(arrays, Options(split="dirichlet:1"), 3, "a task")
+        table1._records_dealt(arrays, TaskOptions(split="dirichlet:1"), 3, "a task")

@@ -17,7 +17,7 @@ from equipoise.errors import DataError
 from equipoise.paper.data import brain_mri as mri
 from equipoise.paper.data.files import File
 from equipoise.paper.tasks import fed_ixi as tasks
-from equipoise.tasks.task import Options
+from equipoise.tasks.task import TaskOptions
 from problems import DATA
 
 SMALL = (8, 12, 8)
@@ -132,7 +132,7 @@ def test_real_subjects(real):
         DataError,
         match=r"hospital Guys has no training record in .*brain-mri; put 7kd5wj7v7p-3.zip",
     ):
-        tasks.fed_ixi(Options())
+        tasks.fed_ixi(TaskOptions())
 
 
 def test_real_hippocampus(real):
@@ -147,7 +147,7 @@ def test_real_hippocampus(real):
     assert arrays["train_targets"].mean() == pytest.approx(0.03933, abs=1e-5)
     assert arrays["train_targets"].max() == 1
     assert np.allclose(arrays["test_inputs"].std(axis=(1, 2, 3, 4)), 1, atol=1e-4)
-    task = tasks.hippocampus(Options())
+    task = tasks.hippocampus(TaskOptions())
     assert (task.clients.sizes, task.batch, task.iterations) == ((70, 69, 69), 1, 400)
     assert task.constant_error == pytest.approx(
         0.92594, abs=1e-4
@@ -234,7 +234,7 @@ def test_hospitals_are_clients_and_train(put, monkeypatch, packed):
         "a.nii.gz": b"",
     }
     put(hospitals() | extra, packed)
-    task = tasks.fed_ixi(Options())
+    task = tasks.fed_ixi(TaskOptions())
     assert task.clients.sizes == (2, 2, 2)
     for k, letter in enumerate("ghi"):
         for number in range(2):
@@ -253,11 +253,11 @@ def test_hospitals_are_clients_and_train(put, monkeypatch, packed):
         )  # every hospital has one test record
         assert result.dimension == 246_156
     private = equipoise.train(
-        task="fed-ixi", epsilon=3, clip_norm=10, iterations=1, simulate_noise_seed=0
+        task="fed-ixi", epsilon=3, clip=10, iterations=1, simulate_noise_seed=0
     )
     assert private.error_name == "1 - Dice (soft, mean of background and brain)"
     assert private.baseline_error == task.constant_error
-    mixed = tasks.fed_ixi(Options(split="random", clients=2, public_records=2))
+    mixed = tasks.fed_ixi(TaskOptions(split="random", clients=2, public_records=2))
     assert mixed.clients.sizes == (2, 2)
     assert mixed.pool.sizes == (2,)
 
@@ -265,7 +265,7 @@ def test_hospitals_are_clients_and_train(put, monkeypatch, packed):
 def test_gradients_of_single_scans_are_clipped(put, monkeypatch):
     monkeypatch.setattr(mri, "SHAPE", SMALL)
     put(hospitals())
-    clients = tasks.fed_ixi(Options()).clients
+    clients = tasks.fed_ixi(TaskOptions()).clients
     x, (inputs, masks) = clients.model.initial().requires_grad_(), clients.data[1]
     losses = [
         tasks.dice_loss(clients.model(x, inputs[:][k : k + 1]), masks[:][k : k + 1])
@@ -357,7 +357,7 @@ def test_broken_files_are_named_and_nothing_is_kept(put, tmp_path, case, packed)
     changes, sentence = BROKEN[case]
     put(of_subject(subject("H")) | of_subject(subject("g"), **changes), packed)
     with pytest.raises(DataError, match=re.escape(sentence)) as raised:
-        tasks.fed_ixi(Options())
+        tasks.fed_ixi(TaskOptions())
     assert subject("g") in str(raised.value)
     assert ("7kd5wj7v7p-3.zip: " in str(raised.value)) == packed
     assert {path.name for path in (tmp_path / "cache").glob("*")} <= {"checksums.json"}
@@ -367,7 +367,7 @@ def test_a_file_that_swells_is_not_read_on(put, monkeypatch):
     monkeypatch.setattr(mri, "LARGEST", 2000)
     put(of_subject(subject("g")))
     with pytest.raises(DataError, match=r"_image.nii.gz: unpacked it has more than 2,000 bytes"):
-        tasks.fed_ixi(Options())
+        tasks.fed_ixi(TaskOptions())
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ def test_a_file_that_swells_is_not_read_on(put, monkeypatch):
 def test_strangers_are_refused(put, name):
     put(of_subject(name))
     with pytest.raises(DataError, match=f"subject {name} is not one of the 566 of IXI-Tiny"):
-        tasks.fed_ixi(Options())
+        tasks.fed_ixi(TaskOptions())
 
 
 def test_scans_without_a_mask_are_left_out(put, monkeypatch):
@@ -388,9 +388,9 @@ def test_scans_without_a_mask_are_left_out(put, monkeypatch):
     }
     put(lonely)
     with pytest.raises(DataError, match="none of the 1 scans here has both an image and a mask"):
-        tasks.fed_ixi(Options())
+        tasks.fed_ixi(TaskOptions())
     put(files, packed=True)
-    assert tasks.fed_ixi(Options()).clients.sizes == (1, 1, 1)
+    assert tasks.fed_ixi(TaskOptions()).clients.sizes == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +402,7 @@ def test_a_hospital_without_records_is_named(put, monkeypatch, letters, lack):
     with pytest.raises(
         DataError, match=f"the data of task=fed-ixi is incomplete: hospital {lack} record in"
     ):
-        tasks.fed_ixi(Options())
+        tasks.fed_ixi(TaskOptions())
 
 
 def test_hippocampus_labels_are_one_foreground(put, monkeypatch):
@@ -425,7 +425,7 @@ def test_hippocampus_labels_are_one_foreground(put, monkeypatch):
     assert np.array_equal(arrays["test_targets"], [wanted.numpy()] * 4)
     first = mri._scan(*(File("", "", nifti(array)) for array in scan(5)), highest=2)[0]
     assert np.array_equal(arrays["test_inputs"][1], first)  # every fifth, by number
-    assert tasks.hippocampus(Options()).clients.sizes == (4, 4, 4)
+    assert tasks.hippocampus(TaskOptions()).clients.sizes == (4, 4, 4)
 
 
 def test_missing_data_comes_with_the_way_to_get_it(put):
@@ -434,4 +434,4 @@ def test_missing_data_comes_with_the_way_to_get_it(put):
         (tasks.hippocampus, "put Task04_Hippocampus.tar there"),
     ):
         with pytest.raises(DataError, match=f"is not in .*brain-mri: {request}"):
-            load(Options())
+            load(TaskOptions())

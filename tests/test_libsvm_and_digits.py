@@ -11,7 +11,7 @@ import pytest
 
 import equipoise
 from equipoise import DataError, train
-from equipoise.tasks import Options, libsvm, load_task
+from equipoise.tasks import TaskOptions, libsvm, load_task
 from problems import DATA, run_command
 
 
@@ -38,7 +38,7 @@ def test_real_libsvm_files(name, rows, features, counts):
     ((records, labels),) = libsvm._read(list(data))
     assert records.shape == (rows, features + 1)
     assert (np.sum(labels == labels.min()), np.sum(labels == labels.max())) == counts
-    task = load_task("libsvm", Options(data=data, test=test))
+    task = load_task("libsvm", TaskOptions(data=data, test=test))
     assert sum(task.clients.sizes) == (rows if test else rows - -(-rows // 5))
     flags = {
         "task": "libsvm",
@@ -49,7 +49,7 @@ def test_real_libsvm_files(name, rows, features, counts):
     }
     for privacy in (
         {"epsilon": math.inf},
-        {"epsilon": 3.3, "clip_norm": 1.0, "simulate_noise_seed": 0},
+        {"epsilon": 3.3, "clip": 1.0, "simulate_noise_seed": 0},
     ):
         result = train(**flags, **privacy)
         assert result.baseline_error == pytest.approx(task.constant_error)
@@ -69,7 +69,7 @@ def test_all_label_conventions_mean_the_same(tmp_path, labels):
     )  # rows without features, trailing blanks, no final newline
     (tmp_path / "f.bz2").write_bytes(bz2.compress("\n".join(lines).encode()))
     tasks = [
-        load_task("libsvm", Options(data=(str(tmp_path / f),), clients=4))
+        load_task("libsvm", TaskOptions(data=(str(tmp_path / f),), clients=4))
         for f in ("f.txt", "f.bz2")
     ]
     for task in tasks:
@@ -101,16 +101,16 @@ def test_malformed_libsvm_lines_are_found(tmp_path, lines, sentence):
     path = tmp_path / "f.txt"
     path.write_text(lines)
     with pytest.raises(equipoise.EquipoiseError, match=re.escape(sentence)):
-        load_task("libsvm", Options(data=(str(path),), clients=1))
+        load_task("libsvm", TaskOptions(data=(str(path),), clients=1))
 
 
 def test_truncated_archives_are_found(tmp_path):
     whole = bz2.compress(b"\n".join(b"%d 1:1 2:%d" % (k % 2, k) for k in range(100_000)))
     (tmp_path / "f.bz2").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="cannot be read to its end"):
-        load_task("libsvm", Options(data=(str(tmp_path / "f.bz2"),)))
+        load_task("libsvm", TaskOptions(data=(str(tmp_path / "f.bz2"),)))
     with pytest.raises(DataError, match="there is no such file"):
-        load_task("libsvm", Options(data=("nowhere.txt",)))
+        load_task("libsvm", TaskOptions(data=("nowhere.txt",)))
 
 
 @pytest.mark.parametrize(("name", "rest"), [("digits", {}), ("digits-mlp", {"local_steps": 8})])
@@ -120,7 +120,7 @@ def test_digits_learn_privately(name, rest):
     assert free.clients == 100
     assert free.baseline_error > 0.85
     assert free.test_error < 0.2
-    private = train(**settings, epsilon=8, clip_norm=1.0, simulate_noise_seed=0)
+    private = train(**settings, epsilon=8, clip=1.0, simulate_noise_seed=0)
     assert private.test_error < 0.6 * private.baseline_error
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from equipoise.errors import InvalidValue
 from equipoise.privacy import Guarantee, SecretNoise
-from equipoise.privacy.clip import GaussianMechanism, clip
+from equipoise.privacy.clip import ClippedRelease, clip
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -89,7 +89,7 @@ def test_antipodal_updates_attain_the_sensitivity():
 def test_the_noise_is_added_after_the_clip():
     u = torch.arange(1.0, 7.0, dtype=torch.float64).reshape(2, 3)
     normals = np.array([[5.0, -6.0, 7.0], [8.0, 9.0, -1.0]])
-    release = GaussianMechanism(clip_norm=0.5, client_sigma=2.0).release(u, Given(normals), 1)
+    release = ClippedRelease(clip=0.5, client_sigma=2.0).release(u, Given(normals), 1)
     assert torch.equal(release, clip(u, 0.5) + 2.0 * torch.tensor(normals))
 
 
@@ -97,7 +97,7 @@ def test_the_noise_is_added_after_the_clip():
 def test_every_coordinate_of_every_round_is_noised(dtype):
     """Zero updates leave as pure noise: the right scale for every coordinate of every client,
     nothing used twice."""
-    mechanism, source = GaussianMechanism(1.0, 3.0), SecretNoise()
+    mechanism, source = ClippedRelease(1.0, 3.0), SecretNoise()
     releases = torch.stack(
         [mechanism.release(torch.zeros(5, 17, dtype=dtype), source, k) for k in range(2000)]
     )
@@ -117,29 +117,29 @@ def test_an_update_that_is_not_finite_becomes_zero_before_the_noise(bad):
     u = torch.ones(3, 4, dtype=torch.float64)
     u[1, 2] = bad
     normals = np.full((3, 4), 0.25)
-    release = GaussianMechanism(10.0, 2.0).release(u, Given(normals), 1)
+    release = ClippedRelease(10.0, 2.0).release(u, Given(normals), 1)
     assert torch.equal(release[1], torch.full((4,), 0.5, dtype=torch.float64))
     assert torch.equal(release[0], torch.full((4,), 1.5, dtype=torch.float64))
 
 
 def test_no_noise_and_no_clip_is_the_identity():
     u = torch.randn(3, 4, dtype=torch.float64)
-    assert torch.equal(GaussianMechanism(math.inf, 0.0).release(u, SecretNoise(), 1), u)
+    assert torch.equal(ClippedRelease(math.inf, 0.0).release(u, SecretNoise(), 1), u)
 
 
 def test_noise_without_clip_is_refused():
-    with pytest.raises(InvalidValue, match="clip_norm=inf with noise"):
-        GaussianMechanism(math.inf, 1.0)
+    with pytest.raises(InvalidValue, match="clip=inf with noise"):
+        ClippedRelease(math.inf, 1.0)
 
 
 @pytest.mark.parametrize("tiny", [1e-9, 1e-47, 1e-200])
 def test_tiny_noise_is_still_noise(tiny):
     """Whatever torch's default type is: a sigma that float32 cannot hold must not vanish."""
-    release = GaussianMechanism(tiny, tiny).release(
+    release = ClippedRelease(tiny, tiny).release(
         torch.zeros(3, 4, dtype=torch.float64), SecretNoise(), 1
     )
     assert (release != 0).all()
-    assert GaussianMechanism(1e300, 1e300).clip_norm == 1e300
+    assert ClippedRelease(1e300, 1e300).clip_norm == 1e300
 
 
 @pytest.mark.parametrize("d", [5_000, 44_318, 1_000_000])

@@ -20,7 +20,7 @@ from equipoise.paper.data.files import File
 from equipoise.paper.data.fundus import DEEPDRID, MESSIDOR
 from equipoise.paper.tasks import messidor
 from equipoise.paper.tasks.messidor import flipped_and_turned
-from equipoise.tasks import Options
+from equipoise.tasks import TaskOptions
 from problems import DATA
 
 DEPARTMENTS = {
@@ -138,7 +138,7 @@ def test_messidor_in_its_official_layout(place):
     means = np.concatenate([packed["train_inputs"], packed["test_inputs"]]).mean((2, 3))
     assert len(np.unique(means, axis=0)) == 48  # every photograph once
     assert packed["left_out"] == [0]
-    task = messidor.messidor(Options())
+    task = messidor.messidor(TaskOptions())
     assert task.clients.sizes == (12, 12, 12)
     assert (task.batch, task.iterations, task.learning_rate, task.error_name) == (
         4,
@@ -147,7 +147,7 @@ def test_messidor_in_its_official_layout(place):
         "1 - accuracy",
     )
     assert task.constant_error == 0.25
-    mixed = messidor.messidor(Options(split="random", clients=6))
+    mixed = messidor.messidor(TaskOptions(split="random", clients=6))
     assert mixed.clients.sizes == (6,) * 6
 
 
@@ -352,19 +352,19 @@ def test_what_is_broken_in_messidor_is_named(place, edit, sentence):
     make_messidor(place)
     edit(place)
     with pytest.raises(DataError, match=re.escape(sentence)):
-        messidor.messidor(Options())
+        messidor.messidor(TaskOptions())
     assert nothing_kept(place)
 
 
 def test_broken_archives_and_missing_data_are_named(place):
     with pytest.raises(DataError, match=r"task=messidor is not in .*fundus: ask for Base11.zip"):
-        messidor.messidor(Options())
+        messidor.messidor(TaskOptions())
     make_messidor(place)
     pack(place)
     whole = (place / "Base22.zip").read_bytes()
     (place / "Base22.zip").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"Base22.zip is broken or cut short"):
-        messidor.messidor(Options())
+        messidor.messidor(TaskOptions())
     assert nothing_kept(place)
 
 
@@ -385,10 +385,10 @@ def test_deepdrid_as_it_is(place, monkeypatch):
         isinstance(array, np.memmap) and np.array_equal(array, first[name])
         for name, array in again.items()
     )
-    task = messidor.deepdrid(Options())
+    task = messidor.deepdrid(TaskOptions())
     assert task.clients.sizes == (400, 400, 400)
     assert task.constant_error == pytest.approx(174 / 400)
-    assert messidor.deepdrid(Options(split="natural")).clients.sizes == (1140, 36, 24)
+    assert messidor.deepdrid(TaskOptions(split="natural")).clients.sizes == (1140, 36, 24)
     result = train(task=task, epsilon=math.inf, iterations=20, local_steps=20, eta=0.5)
     assert (
         result.curve[-1].test_loss < 0.8
@@ -506,7 +506,7 @@ def test_what_is_broken_in_deepdrid_is_named(place, edit, sentence):
     shutil.rmtree(place.parent.parent / "cache")
     edit(place)
     with pytest.raises(DataError, match=re.escape(sentence)):
-        messidor.deepdrid(Options())
+        messidor.deepdrid(TaskOptions())
     assert nothing_kept(place)
 
 

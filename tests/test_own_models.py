@@ -86,7 +86,7 @@ def test_a_client_whose_records_fail_sends_zero_and_noise_and_nobody_hears(clien
     task = own_task(
         nn.Linear(4, 2), clients, nn.functional.cross_entropy, equipoise.accuracy, test=test
     )
-    result = train(task=task, epsilon=2, clip_norm=1, iterations=3)
+    result = train(task=task, epsilon=2, clip=1, iterations=3)
     assert result.private
     assert result.failed is None
     assert "client 3, local step 0: IndexError" in client_log[0]
@@ -126,7 +126,7 @@ def test_words_can_be_inputs():
     result = train(
         task=own_task(network, words, nn.functional.cross_entropy, equipoise.accuracy),
         epsilon=2,
-        clip_norm=1,
+        clip=1,
     )
     assert result.test_error is None
 
@@ -147,7 +147,7 @@ def test_data_sets_and_pairs_of_tensors_are_the_same():
                 learning_rate=0.5,
             ),
             epsilon=2,
-            clip_norm=1,
+            clip=1,
             simulate_noise_seed=0,
         )
         for data in (clients, sets)
@@ -254,4 +254,4 @@ def test_a_task_object_keeps_its_own_clients():
     clients, _ = blobs()
     task = own_task(nn.Linear(4, 2), clients, nn.functional.cross_entropy, equipoise.accuracy)
     with pytest.raises(InvalidValue, match="a task object has its own clients"):
-        train(task=task, epsilon=2, clip_norm=1, batch=5)
+        train(task=task, epsilon=2, clip=1, batch=5)

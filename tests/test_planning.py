@@ -14,7 +14,7 @@ from equipoise import InvalidValue, Question, plan, train
 from equipoise.algorithms import coin, dp_fedavg, dp_scaffnew, periodic
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.planning.candidates import Candidate
-from equipoise.planning.closed_forms import (
+from equipoise.planning.bounds import (
     Problem,
     best_p,
     corollary_1,
@@ -29,8 +29,8 @@ from equipoise.planning.screening import _simulate, screen
 from equipoise.planning.surrogate import bootstrap, minimiser, surrogate_of, synthetic_pool
 from equipoise.planning.trial import RehearsalNoise, race, rehearse, shortlist
 from equipoise.privacy import Budget, Guarantee, exact_v
-from equipoise.privacy.clip import GaussianMechanism
-from equipoise.tasks import Options, load_task
+from equipoise.privacy.clip import ClippedRelease
+from equipoise.tasks import TaskOptions, load_task
 from problems import run_command
 
 LOCAL = Guarantee("replace-one", "local", 10)
@@ -45,7 +45,7 @@ def problem(**changes):
             "dimension": 10,
             "budget": Budget(1, 1e-5),
             "guarantee": LOCAL,
-            "clip_norm": 0.1,
+            "clip": 0.1,
             **changes,
         }
     )
@@ -113,7 +113,7 @@ CASES = [("quadratic", 1.0), ("quadratic", 0.1), ("breast-cancer", 1.0), ("breas
 def squared_distances(name, p, T, s):
     """Mean over 200 runs of |x_K - x*|^2 of DP-ScaffNew with coins, averaged noise s per coordinate
     and no clip."""
-    task = load_task(name, Options(clients=20))
+    task = load_task(name, TaskOptions(clients=20))
     best = minimiser(task.clients, task.x0)
     total = 0.0
     for seed in range(20):  # schedules
@@ -122,7 +122,7 @@ def squared_distances(name, p, T, s):
             20,
             task.clients.gradient,
             dp_scaffnew(1 / task.L, p),
-            GaussianMechanism(1e9, s * math.sqrt(20)),
+            ClippedRelease(1e9, s * math.sqrt(20)),
             RehearsalNoise(range(10 * seed, 10 * seed + 10)),
         )
         *_, last = server_rounds(task.x0.expand(10, -1), schedule, fleet)
@@ -167,7 +167,7 @@ def test_screening_is_exact_on_quadratics(algorithm):
     """The round maps of stage one and the real algorithm give the same models, clip and noise
     on.
     """
-    task = load_task("quadratic", Options(clients=5))
+    task = load_task("quadratic", TaskOptions(clients=5))
     surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
     plans = [(6, 0.3, 1.0), (6, 0.05, 0.5), (3, 0.3, 0.25), (1, 0.3, 1.0)]
     normals = torch.tensor(np.random.default_rng(0).standard_normal((2, 6, 10)))
@@ -185,7 +185,7 @@ def test_screening_is_exact_on_quadratics(algorithm):
     for (K, C, gamma), found in zip(plans, ends, strict=True):
         for seed in range(2):
             chosen = dp_fedavg(0.7) if algorithm == "dp-fedavg" else dp_scaffnew(0.7, 0.2)
-            mechanism = GaussianMechanism(C, 0.2 * C * math.sqrt(K))
+            mechanism = ClippedRelease(C, 0.2 * C * math.sqrt(K))
             fleet = SimulatedFleet(5, task.clients.gradient, chosen, mechanism, Averaged(seed))
             *_, last = server_rounds(task.x0, periodic(5 * K, 5), fleet, gamma)
             torch.testing.assert_close(found[seed], last.x, rtol=0, atol=1e-10)
@@ -193,7 +193,7 @@ def test_screening_is_exact_on_quadratics(algorithm):
 
 def test_local_steps_grow_with_the_clip_as_the_displacement_law_says():
     """At fixed T the best tau is T C / D*: doubling C doubles tau*, until one round is left."""
-    task = load_task("quadratic", Options(clients=20))
+    task = load_task("quadratic", TaskOptions(clients=20))
     surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
     budget, T = Budget(3.3, 1e-5), 480
     noise = math.sqrt(trainability(budget, AGGREGATED, 1))
@@ -227,7 +227,7 @@ def test_local_steps_grow_with_the_clip_as_the_displacement_law_says():
 
 
 def test_rehearsals_use_common_random_numbers_and_races_keep_the_best():
-    task = load_task("quadratic", Options(clients=6))
+    task = load_task("quadratic", TaskOptions(clients=6))
     surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
     good, bad = (
         Candidate("dp-fedavg", 1.0, 4, 8, 0.3, 1.0),
@@ -264,10 +264,10 @@ def test_shortlists_are_varied():
 
 
 def test_surrogates_come_from_the_pool():
-    task = load_task("breast-cancer", Options(public_records=40))
+    task = load_task("breast-cancer", TaskOptions(public_records=40))
     assert len(task.pool.features) == 40
     assert sum(task.clients.sizes) == 379 - 40
-    without = load_task("breast-cancer", Options())
+    without = load_task("breast-cancer", TaskOptions())
     assert sum(without.clients.sizes) == 379
     stand_ins = bootstrap(task.pool, 7, 12, task.clients.link, task.clients.l2, 0)
     rows = {tuple(row) for row in task.pool.features}
@@ -278,7 +278,7 @@ def test_surrogates_come_from_the_pool():
         bootstrap(task.pool.rows(np.arange(3)), 7, 12, task.clients.link, task.clients.l2, 0)
 
 
-BASIC = {"task": "breast-cancer", "clip_norm": 1.0, "clients": 20, "trust": "secure-aggregation"}
+BASIC = {"task": "breast-cancer", "clip": 1.0, "clients": 20, "trust": "secure-aggregation"}
 
 
 @pytest.fixture(scope="module")

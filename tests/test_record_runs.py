@@ -64,7 +64,7 @@ def prepared(task, **how):
         "epsilon": 2.0,
         "iterations": 12,
         "local_steps": 4,
-        "clip_norm": 0.9,
+        "clip": 0.9,
         **how,
     }
     run = Settings.of(**said).resolve(task.eta, task.iterations, task.clients.sizes, "full")
@@ -74,10 +74,10 @@ def prepared(task, **how):
 
 MODES = [
     {"noise_in": "message"},
-    {"noise_in": "message", "clip_norm": None},
-    {"noise_in": "message", "trust": "secure-aggregation", "clip_norm": None},
-    {"noise_in": "message", "schedule": "coin", "p": 0.3, "local_steps": None, "clip_norm": None},
-    {"noise_in": "message", "algorithm": "dp-scaffnew", "h_update": "released", "clip_norm": None},
+    {"noise_in": "message", "clip": None},
+    {"noise_in": "message", "trust": "secure-aggregation", "clip": None},
+    {"noise_in": "message", "schedule": "coin", "p": 0.3, "local_steps": None, "clip": None},
+    {"noise_in": "message", "algorithm": "dp-scaffnew", "h_update": "released", "clip": None},
 ]
 
 
@@ -136,7 +136,7 @@ def closed_form_sigma(how, size, releases):
 
 
 @pytest.mark.parametrize(
-    "how", [MODES[1], MODES[2], {"noise_in": "hidden-gradient", "clip_norm": None}], ids=str
+    "how", [MODES[1], MODES[2], {"noise_in": "hidden-gradient", "clip": None}], ids=str
 )
 def test_the_noise_of_every_client_is_what_the_theory_asks_for(how):
     task = silos(1.0)

@@ -17,13 +17,13 @@ from torch.utils.data import DataLoader, TensorDataset
 from equipoise import DataError, InvalidValue, UnsafeModel, accuracy, own_task, train
 from equipoise.algorithms import dp_fedavg, dp_scaffnew, periodic
 from equipoise.fleets import SimulatedFleet, server_rounds
-from equipoise.privacy.clip import GaussianMechanism
+from equipoise.privacy.clip import ClippedRelease
 from equipoise.privacy.gaussian import epsilon_spent, noise_sigma
 from equipoise.privacy.noise import SecretNoise, SimulatedNoise, standard_uniforms
 from equipoise.privacy.noisy_gradient import NoisyGradient
 from equipoise.privacy.sampled import sampled_epsilon, sampled_noise
 from equipoise.privacy.stability import Stability
-from equipoise.tasks import Options, load_task
+from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, least_squares, linear_clients
 from equipoise.tasks.task import Table
 
@@ -340,14 +340,14 @@ def test_whole_runs_spend_their_budget_and_say_whose(how):
     assert result.epsilon * 0.998 <= result.epsilon_spent <= result.epsilon
     assert result.epsilon_spent == max(client.epsilon_spent for client in result.per_client)
     assert [client.records for client in result.per_client] == list(
-        load_task("breast-cancer", Options(clients=5)).clients.sizes
+        load_task("breast-cancer", TaskOptions(clients=5)).clients.sizes
     )
     assert result.test_error < 0.4
     assert json.loads(result.to_json())["per_client"][0]["sigma"] > 0
     if not result.sampled:
         for client in result.per_client:
             assert epsilon_spent(
-                client.sigma, result.releases, client.sensitivity, 1e-5
+                client.sigma, result.account.releases, client.sensitivity, 1e-5
             ) == pytest.approx(client.epsilon_spent, rel=1e-9)
 
 
@@ -390,7 +390,7 @@ def test_gradient_noise_reaches_every_algorithm_and_is_post_processed():
     clients, noise = logistic(), SimulatedNoise(2)
     gradient = NoisyGradient(clients, 0.3, 0.7, (1.0,) * 3, noise)
     for algorithm in (dp_fedavg(0.5), dp_scaffnew(0.5, 0.5)):
-        fleet = SimulatedFleet(3, gradient, algorithm, GaussianMechanism(math.inf, 0.0), noise)
+        fleet = SimulatedFleet(3, gradient, algorithm, ClippedRelease(math.inf, 0.0), noise)
         x = torch.zeros(4, dtype=torch.float64)
         *_, last = server_rounds(x, periodic(4, 2), fleet)
         state, by_hand = algorithm.init(x.expand(3, -1)), x.expand(3, -1)

@@ -125,7 +125,7 @@ def result(
     run = {
         "algorithm": algorithm,
         "epsilon": epsilon,
-        "clip_norm": clip,
+        "clip": clip,
         "iterations": T,
         "local_steps": tau,
         "seed": seed,

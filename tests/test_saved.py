@@ -54,11 +54,11 @@ def fields(text):
         {"trust": "secure-aggregation", "colluding": 3, "neighbours": "zero-out"},
         {"schedule": "coin", "p": 0.3, "local_steps": None},
         {"noise_rule": "lemma1", "v": "proof"},
-        {"epsilon": math.inf, "clip_norm": None},
+        {"epsilon": math.inf, "clip": None},
         {"simulate_noise_seed": 1, "diagnostics": True},
         {"unit": "record", "neighbours": "add-remove"},
         {"unit": "record", "noise_in": "message", "trust": "secure-aggregation"},
-        {"unit": "record", "noise_in": "hidden-gradient", "clip_norm": None},
+        {"unit": "record", "noise_in": "hidden-gradient", "clip": None},
     ],
     ids=str,
 )
@@ -66,7 +66,7 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
     settings = {
         "task": "breast-cancer",
         "epsilon": 2,
-        "clip_norm": 0.7,
+        "clip": 0.7,
         "iterations": 32,
         "local_steps": 4,
         "clients": 10,
@@ -165,7 +165,7 @@ def test_a_saved_run_reads_back(tmp_path, capsys):
     again = train(
         task="breast-cancer",
         epsilon=2,
-        clip_norm=1,
+        clip=1,
         clients=10,
         iterations=8,
         simulate_noise_seed=0,
@@ -195,7 +195,7 @@ def test_the_model_is_a_state_dict(tmp_path):
         test=test,
         learning_rate=0.5,
     )
-    result = train(task=task, epsilon=2, clip_norm=1)
+    result = train(task=task, epsilon=2, clip=1)
     reserve(tmp_path / "run")
     save(result, tmp_path / "run")
     network.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
@@ -243,7 +243,7 @@ def test_folders_that_cannot_be_kept_are_refused_before_training(tmp_path, capsy
 
 
 def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
-    result = train(task="breast-cancer", epsilon=2, clip_norm=1, clients=5, iterations=4)
+    result = train(task="breast-cancer", epsilon=2, clip=1, clients=5, iterations=4)
     reserve(tmp_path)
 
     def full(self, *_, **__):

@@ -18,7 +18,7 @@ from equipoise.sweeps.grid import divisors, grid, paper_grid, read_grid
 from equipoise.sweeps.search import search
 from equipoise.sweeps.store import Finished, Store
 from equipoise.sweeps.sweep import key_of, resolved, run_stack, stacks_of, sweep, task_of
-from equipoise.tasks import Options
+from equipoise.tasks import TaskOptions
 from equipoise.training import train_together
 from problems import ROOT, SMALL, TASK_FILE, contents, run_command
 
@@ -76,7 +76,7 @@ def test_variants_change_some_settings():
 
 def test_a_variant_s_clip_is_its_own_by_either_name():
     document = {key: value for key, value in SMALL.items() if key != "clip"}
-    runs = grid({**document, "clip_norm": 1.0, "variant": [{"clip": 10.0}, {}]})
+    runs = grid({**document, "clip": 1.0, "variant": [{"clip": 10.0}, {}]})
     assert {cell[0].clip_norm for cell in runs.cells} == {10.0, 1.0, None}
 
 
@@ -110,7 +110,7 @@ def test_what_has_no_noise_is_run_once_whatever_the_convention():
         ({"iterations": True}, "iterations=True is not a whole number"),
         ({"iterations": [[6]]}, "is not a whole number"),
         ({"iterations": None, "local_steps": [7]}, "local_steps=7"),
-        ({"clip_norm": 1.0}, "clip and clip_norm are the same"),
+        ({"clip": 1.0}, "clip and clip_norm are the same"),
     ],
 )
 def test_bad_grids_are_refused_before_anything_runs(change, message, tmp_path):
@@ -156,11 +156,11 @@ def test_stacked_runs_equal_runs_by_themselves(task, algorithms, batch):
     common = {"task": task, "local_steps": 2, "iterations": 8, "diagnostics": True, "batch": batch}
     budgets = [
         {"epsilon": math.inf},
-        {"epsilon": 2.0, "clip_norm": 0.1},
-        {"epsilon": 0.5, "clip_norm": 3.0},
+        {"epsilon": 2.0, "clip": 0.1},
+        {"epsilon": 0.5, "clip": 3.0},
     ]
     budgets += [
-        {"epsilon": 2.0, "clip_norm": 1.0, "trust": "secure-aggregation", "neighbours": "zero-out"}
+        {"epsilon": 2.0, "clip": 1.0, "trust": "secure-aggregation", "neighbours": "zero-out"}
     ]
     columns = [
         {**common, **budget, "algorithm": algorithm}
@@ -171,7 +171,7 @@ def test_stacked_runs_equal_runs_by_themselves(task, algorithms, batch):
         [Settings.of(**column, seed=s, simulate_noise_seed=s) for column in columns]
         for s in (0, 1, 2)
     ]
-    tasks = [task_of(task, Options.of(row[0])) for row in rows]
+    tasks = [task_of(task, TaskOptions.of(row[0])) for row in rows]
     together = train_together(tasks, [[resolved(one) for one in row] for row in rows], 100)
     for row, results in zip(rows, together, strict=True):
         for settings, stacked in zip(row, results, strict=True):
@@ -216,7 +216,7 @@ def test_only_like_runs_are_stacked():
     one, other = (resolved(cell[0]) for cell in grid(SMALL).cells[:2])
     with pytest.raises(InvalidValue, match="may differ in seed, algorithm, budget and clip only"):
         train_together(
-            [task_of("quadratic", Options.of(one))],
+            [task_of("quadratic", TaskOptions.of(one))],
             [[one, other.model_copy(update={"eta": 0.5})]],
             5,
         )
@@ -229,13 +229,13 @@ def test_runs_of_a_row_share_their_noise():
             clients=4,
             iterations=4,
             epsilon=2.0,
-            clip_norm=1.0,
+            clip=1.0,
             simulate_noise_seed=5,
         )
     )
     other = run.model_copy(update={"simulate_noise_seed": 6})
     with pytest.raises(InvalidValue, match="one simulate_noise_seed"):
-        train_together([task_of("quadratic", Options.of(run))], [[run, other]], 5)
+        train_together([task_of("quadratic", TaskOptions.of(run))], [[run, other]], 5)
 
 
 # ---- the store ----
@@ -258,7 +258,7 @@ def test_a_sweep_and_its_store(tmp_path):
         "iterations": 6,
         "local_steps": 3,
         "epsilon": 2.0,
-        "clip_norm": 0.1,
+        "clip": 0.1,
     }
     alone = train(**settings, seed=1, simulate_noise_seed=1, diagnostics=True)
     assert row["test_error"] == pytest.approx(alone.test_error)

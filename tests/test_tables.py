@@ -292,7 +292,7 @@ def test_a_client_log_that_cannot_be_written_stays_silent(clinic, capsys):
 
 
 def test_readings_of_lemma_1_that_would_need_private_sizes_are_refused(clinic):
-    private = {**clinic, "epsilon": 2, "clip_norm": 1, "noise_rule": "lemma1"}
+    private = {**clinic, "epsilon": 2, "clip": 1, "noise_rule": "lemma1"}
     with pytest.raises(
         InvalidValue,
         match="v=record-style needs the clients' numbers of records, which are private here",

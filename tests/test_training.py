@@ -13,7 +13,7 @@ from torch import nn
 import equipoise
 from equipoise import InvalidValue, UnsafeModel, engine, epsilon_spent, train
 from equipoise.result import Result
-from equipoise.tasks import Options, load_task
+from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, Table, least_squares, linear_clients
 
@@ -22,7 +22,7 @@ SMALL = {
     "clients": 10,
     "iterations": 40,
     "local_steps": 4,
-    "clip_norm": 1.0,
+    "clip": 1.0,
     "epsilon": 2.0,
 }
 
@@ -48,12 +48,14 @@ def test_models_in_float32_are_noised_too(leaves):
     """An own network, whose vectors are float32: what leaves is the clipped update plus noise of
     the told size."""
     releases, updates = leaves
-    result = train(task="digits-mlp", clients=4, epsilon=2, clip_norm=1, iterations=40)
+    result = train(task="digits-mlp", clients=4, epsilon=2, clip=1, iterations=40)
     assert releases[0].dtype == torch.float32
     norms = [u.norm(dim=-1, keepdim=True) for u in updates]
     clipped = [u * (1.0 / n).clamp(max=1.0) for u, n in zip(updates, norms, strict=True)]
     noise = torch.stack([(r - c).double() for r, c in zip(releases, clipped, strict=True)])
-    assert float(noise.std()) == pytest.approx(result.sigma, rel=8 / math.sqrt(2 * noise.numel()))
+    assert float(noise.std()) == pytest.approx(
+        result.account.sigma, rel=8 / math.sqrt(2 * noise.numel())
+    )
     each = noise.pow(2).mean((0, 1)) / result.client_sigma**2
     assert (each - 1).abs().max() < 8 * math.sqrt(2 / (noise.numel() / result.dimension))
 
@@ -88,8 +90,8 @@ def test_the_noise_that_leaves_is_the_noise_that_the_budget_needs(
     sensitivity = 2.0 if neighbours == "replace-one" else 1.0
     assert epsilon_spent(sigma * slack, len(releases), sensitivity, 1e-5) <= 2.0
     assert epsilon_spent(sigma / slack, len(releases), sensitivity, 1e-5) >= 2.0
-    assert result.sigma == pytest.approx(sigma, rel=slack - 1)
-    assert result.releases == len(releases)
+    assert result.account.sigma == pytest.approx(sigma, rel=slack - 1)
+    assert result.account.releases == len(releases)
     assert result.epsilon_spent <= 2.0
     assert result.private
     each = noise.pow(2).mean((0, 1)) / result.client_sigma**2  # every coordinate
@@ -115,7 +117,7 @@ def test_the_coin_is_calibrated_to_the_releases_it_really_makes():
         )
         for seed in range(8)
     ]
-    assert any(run.releases > 6 for run in runs), "the test must see an unlucky draw"
+    assert any(run.account.releases > 6 for run in runs), "the test must see an unlucky draw"
     for run in runs:
         assert run.epsilon_spent == pytest.approx(2.0, rel=1e-9)
         assert run.epsilon_spent <= 2.0
@@ -128,12 +130,14 @@ def test_lemma_1_says_what_it_really_spends():
     assert exact.private
     for v, expected in {"proof": 1 / 31, "record-style": 4 / 37**2}.items():
         result = train(**paper, v=v)
-        assert result.sigma == pytest.approx(exact.sigma * math.sqrt(expected), rel=1e-9)
-        assert result.epsilon_spent == epsilon_spent(result.sigma, 10, 2.0, 1e-5) > 10
+        assert result.account.sigma == pytest.approx(
+            exact.account.sigma * math.sqrt(expected), rel=1e-9
+        )
+        assert result.epsilon_spent == epsilon_spent(result.account.sigma, 10, 2.0, 1e-5) > 10
         assert not result.private
         assert result.notices[0].startswith("NOT PRIVATE AT ITS LABEL: the exact epsilon spent is")
     sampled = train(**paper, v="sampling", batch=4)
-    assert sampled.sigma == pytest.approx(
+    assert sampled.account.sigma == pytest.approx(
         math.sqrt((4 / 37) ** 2 * 10 * math.log(1e5)) / 2, rel=1e-9
     )
     number = train(**paper, v=100.0)
@@ -146,8 +150,8 @@ def test_lemma_1_says_what_it_really_spends():
         v="exact",
         seed=0,
     )
-    assert coin.sigma == pytest.approx(
-        exact.sigma * math.sqrt(5 / 10), rel=1e-9
+    assert coin.account.sigma == pytest.approx(
+        exact.account.sigma * math.sqrt(5 / 10), rel=1e-9
     )  # pT, not the releases
 
 
@@ -158,7 +162,7 @@ def test_private_training_beats_not_training():
         train(
             task="breast-cancer",
             epsilon=3.3,
-            clip_norm=1,
+            clip=1,
             local_steps=4,
             trust="secure-aggregation",
             seed=s,
@@ -192,7 +196,7 @@ def test_diagnostics_are_never_private():
     assert [row.round for row in result.per_round] == list(range(1, 11))
     assert result.per_round[0].h_norm == 0
     assert 0 <= result.per_round[-1].clipped <= 1
-    private = load_task("breast-cancer", Options(clients=10)).clients
+    private = load_task("breast-cancer", TaskOptions(clients=10)).clients
     wrong = ((private.features @ torch.tensor(result.x) > 0) != (private.targets[..., 0] > 0)) & (
         private.weights > 0
     )
@@ -206,7 +210,7 @@ def test_an_overflow_marks_a_simulation_and_stays_with_the_client_otherwise(clie
     assert "round 1" in simulated.failed
     assert any(notice.startswith("FAILED") for notice in simulated.notices)
     client_log.clear()
-    secret = train(**diverging, epsilon=2, clip_norm=1)
+    secret = train(**diverging, epsilon=2, clip=1)
     assert secret.failed is None
     assert secret.notices == []
     assert np.isfinite(secret.x).all()
@@ -216,7 +220,7 @@ def test_an_overflow_marks_a_simulation_and_stays_with_the_client_otherwise(clie
 def test_settings_and_values_do_not_mix():
     with pytest.raises(InvalidValue, match="settings and epsilon: say it in one of the two"):
         train(equipoise.Settings.of(**SMALL), epsilon=0.1)
-    assert train(**{**SMALL, "clip_norm": 0.5}, simulate_noise_seed=1) == train(
+    assert train(**{**SMALL, "clip": 0.5}, simulate_noise_seed=1) == train(
         **{k: v for k, v in SMALL.items() if k != "clip_norm"}, clip=0.5, simulate_noise_seed=1
     )
 
@@ -226,7 +230,7 @@ def test_a_delta_that_lets_clients_fail_is_told():
 
 
 def test_results_survive_json():
-    result = train(**{**SMALL, "epsilon": math.inf, "clip_norm": math.inf})
+    result = train(**{**SMALL, "epsilon": math.inf, "clip": math.inf})
     document = json.loads(result.to_json())
     assert document["epsilon"] == document["clip_norm"] == document["epsilon_spent"] == "inf"
     again = Result.model_validate(document)
@@ -268,14 +272,14 @@ def test_breast_cancer_constants_come_from_its_public_records_only():
     public = measurements[::3]
     np.testing.assert_allclose(public.mean(0), bc.CENTRE, rtol=0.06)
     np.testing.assert_allclose(public.std(0), bc.SCALE, rtol=0.06)
-    task = load_task("breast-cancer", Options())
+    task = load_task("breast-cancer", TaskOptions())
     assert task.clients.features.norm(dim=-1).max() ** 2 / 4 + bc.L2 <= task.L * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("name", ["breast-cancer", "digits", "quadratic"])
 def test_the_public_constants_hold_for_every_client(name):
     """mu |x - y|^2 <= <grad(x) - grad(y), x - y> <= L |x - y|^2."""
-    task = load_task(name, Options(clients=20))
+    task = load_task(name, TaskOptions(clients=20))
     generator = torch.Generator().manual_seed(0)
     for scale in (0.01, 1.0, 10.0):
         x, y = (
@@ -330,7 +334,7 @@ def test_splits_deal_every_record_once():
 
 
 def test_minibatches_depend_on_seed_client_and_step_only():
-    task = load_task("breast-cancer", Options(clients=5, batch=8, seed=3))
+    task = load_task("breast-cancer", TaskOptions(clients=5, batch=8, seed=3))
     batches = task.clients.minibatches
     for client in range(5):  # 75 or 76 records each: no record twice in an epoch
         epoch = np.concatenate([batches.of(client, t) for t in range(75 // 8)])
@@ -344,14 +348,14 @@ def test_a_client_with_fewer_records_than_the_batch_uses_all_of_them():
     """Its size is its own business: no error tells it, and full batches are full gradients."""
     x = torch.randn(5, 31, dtype=torch.float64)
     full, large = (
-        load_task("breast-cancer", Options(clients=5, batch=batch)).clients
+        load_task("breast-cancer", TaskOptions(clients=5, batch=batch)).clients
         for batch in (None, 1000)
     )
     torch.testing.assert_close(large.gradient(x, 3), full.gradient(x, 3))
 
 
 def test_the_quadratic_knows_its_minimiser():
-    clients = load_task("quadratic", Options()).clients
+    clients = load_task("quadratic", TaskOptions()).clients
     best = clients.minimiser
     assert clients.gradient(best.expand(20, -1), 0).mean(0).norm() < 1e-14
     x = torch.randn(3, 10, dtype=torch.float64)
