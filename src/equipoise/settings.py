@@ -25,6 +25,7 @@ from pydantic import (
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_options, algorithm_spec
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.facts import Facts
+from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Neighbours, Promise, Trust, Unit
 
 if TYPE_CHECKING:
@@ -58,8 +59,6 @@ def _path(value: Any) -> Any:
 Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
 Path = Annotated[str, BeforeValidator(_path)]
 AlgorithmOptions = Annotated[dict[str, float | str], AfterValidator(HashableOptions)]
-NoiseIn = Literal["message", "gradient", "hidden-gradient"]
-Reading = Literal["exact", "proof", "sampling", "record-style"]
 
 LEARNING, DATA, PRIVACY, SIMULATION = (
     "What is learnt, and how",
@@ -249,12 +248,12 @@ class Settings(Common):
         "q: share of its records that a client samples secretly for a local step (unit record; "
         "default 1)",
     )
-    noise_rule: Literal["exact", "lemma1"] = flag(
+    noise_rule: str = flag(
         "exact",
         PRIVACY,
         "exact, or the paper's Lemma 1 as printed: reproduces figures, guarantees nothing",
     )
-    v: float | Reading | None = flag(
+    v: float | str | None = flag(
         None,
         PRIVACY,
         "the unstated constant of lemma1: a number, or a reading: exact, proof, sampling, "
@@ -324,10 +323,6 @@ class Settings(Common):
     def _check_privacy(self) -> None:
         mechanism = self.mechanism
         mechanism.check(self)
-        require(
-            self.noise_rule != "exact" or self.v is None,
-            f"v={self.v} belongs to noise_rule=lemma1; the exact rule has no free constant",
-        )
         clip = math.inf if self.clip is None else self.clip
         require(clip > 0, f"clip={clip} is not > 0")
         require(

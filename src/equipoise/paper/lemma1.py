@@ -68,17 +68,14 @@ class Lemma1Message(ClientMessage):
 
     rule = "lemma1"
 
-    def check(self, settings: "Settings") -> None:
-        super().check(settings)
-        v = settings.v
+    def check_constant(self, settings: "Settings") -> None:
+        v, readings = settings.v, ", ".join(READINGS)
         require(
             v is not None,
-            "noise_rule=lemma1 needs v, which the paper does not state: a number, or "
-            + ", ".join(READINGS),
+            "noise_rule=lemma1 needs v, which the paper does not state: a number, or " + readings,
         )
-        require(
-            isinstance(v, str) or 0 < float(v or 0) < math.inf, f"v={v} is not a positive number"
-        )
+        known = v in READINGS if isinstance(v, str) else 0 < float(v or 0) < math.inf
+        require(known, f"v={v} is neither a positive number nor one of {readings}")
 
     def sigma(self, run: "Run", facts: Facts, releases: int) -> float:
         if run.epsilon == math.inf:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from equipoise.algorithms.algorithm import Options
 from equipoise.planning.bounds import Proposal
 from equipoise.planning.plan import Option, Prediction
+from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Promise
 
 
@@ -22,7 +23,7 @@ class Candidate:
     rounds: int
     clip: float
     gamma: float
-    noise_in: str = "message"
+    noise_in: NoiseIn | None = None
     options: Options = field(default_factory=dict)
     excess: float = math.nan
     standard_error: float = math.nan

@@ -138,7 +138,7 @@ def _both_units(question: Question, public: Public, epsilon: float) -> Plan:
     origin = f"unit client, {trial.candidate.algorithm}"
     beside = _option(origin, trial, of_clients, public)
     reason = plan.reason
-    if plan.chosen and plan.chosen.noise_in == "gradient":
+    if plan.settings and plan.settings.mechanism.words.per == "local step":
         reason += "; with noise in the gradients local steps save communication, not privacy"
     sentence = f"about {problem.records} records of each client"
     return plan.model_copy(

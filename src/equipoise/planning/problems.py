@@ -248,12 +248,12 @@ class RecordProblem:
         """The plan on the stand-ins, whose mean gradients get the noise that those of real clients
         would have."""
         noise = TrialNoise(seeds)
-        place = mechanism("record", cast(Any, candidate.noise_in))
+        place = mechanism("record", candidate.noise_in)
         sigma = self.promise.client_sigma(self.sigma(candidate), self.facts.clients)
         # Fewer stand-ins than clients: the noise of the average counts.
         fewer = math.sqrt(self.surrogate.number / self.facts.clients)
         scaled = sigma * fewer
-        if place.noise_in != "message":
+        if not place.noises_message:
             scaled = sigma * self.clients.sizes[0] / self.records * fewer
         rates = (1.0,) * self.surrogate.number
         gradient = place.gradient(self.clients, candidate.clip, scaled, rates, noise)
@@ -307,7 +307,7 @@ def _algorithms(question: Question, place: Mechanism) -> list[str]:
 def _options(question: Question, algorithm: str, place: Mechanism) -> dict[str, float | str]:
     """Where noise is in the message, clients may remember only what was released."""
     spec = algorithm_spec(algorithm)
-    private = place.by_stability and place.noise_in == "message" and spec.memory({}) == "private"
+    private = place.by_stability and place.noises_message and spec.memory({}) == "private"
     return {**(spec.open_memory if private else {}), **question.options_of(algorithm)}
 
 
@@ -333,7 +333,7 @@ def settings_of(candidate: Candidate, promise: Promise, **others: Any) -> Settin
             "eta": candidate.eta,
             "gamma": candidate.gamma,
             "clip": candidate.clip,
-            "noise_in": candidate.noise_in if promise.unit == "record" else None,
+            "noise_in": candidate.noise_in,
             "epsilon": promise.epsilon,
             "delta": promise.delta,
             "unit": promise.unit,

@@ -7,8 +7,9 @@ from pydantic import BeforeValidator, model_validator
 
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec
 from equipoise.errors import InvalidValue, require
+from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Promise
-from equipoise.settings import Common, NoiseIn, Path, flag
+from equipoise.settings import Common, Path, flag
 
 PLANNED, CONSTANTS = "What is planned", "Constants instead of a task"
 GIVEN_WITHOUT_TASK = ("mu", "smoothness", "dimension", "psi0", "r0", "zeta")
@@ -153,7 +154,7 @@ class Question(Common):
         places = mechanisms_of(self.unit)
         if self.trust == "local":
             return places
-        shared = [place for place in places if place.noise_in == "message"]
+        shared = [place for place in places if place.noises_message]
         if self.unit == "record":
             raise InvalidValue(
                 "trust=secure-aggregation with unit=record saves noise only with noise_in=message: "

@@ -8,7 +8,14 @@ from equipoise.errors import require
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
 from equipoise.privacy.gaussian import noise_sigma
-from equipoise.privacy.mechanisms.mechanism import Gradient, Mechanism, NoiseIn, Releaser, Words
+from equipoise.privacy.mechanisms.mechanism import (
+    Gradient,
+    Mechanism,
+    NoiseIn,
+    Releaser,
+    Words,
+    no_constant,
+)
 from equipoise.privacy.promise import Unit
 
 if TYPE_CHECKING:
@@ -26,6 +33,7 @@ class ClientMessage:
         per="round",
     )
     clips_message = True
+    noises_message = True
     by_stability = False
     stackable = True
 
@@ -35,6 +43,10 @@ class ClientMessage:
             rate is None,
             f"sampling_rate={rate} with unit=client: it belongs to unit=record; leave it out",
         )
+        self.check_constant(settings)
+
+    def check_constant(self, settings: "Settings") -> None:
+        no_constant(settings)
 
     def check_plan(self, question: Any) -> None:
         require(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from equipoise.errors import require
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
 from equipoise.privacy.promise import Unit
@@ -13,7 +14,8 @@ if TYPE_CHECKING:
     from equipoise.privacy.noise import NoiseSource
     from equipoise.settings import Run, Settings
 
-NoiseIn = Literal["message", "gradient", "hidden-gradient"]
+NoiseIn = str
+"""Where noise enters, as a user says it: one of those in MECHANISMS."""
 Gradient = Callable[["Tensor", int], "Tensor"]
 Number = "float | Tensor"
 
@@ -41,6 +43,11 @@ class Mechanism(Protocol):
     """Where noise enters, for which unit, and what that costs.
 
     Sigmas are what one client adds, per coordinate: a number, or [clients, 1].
+
+    clips_message    whether messages are clipped
+    noises_message   whether noise enters the message, so that clients may share it, or the gradients
+    by_stability     whether the stability of gradient steps bounds the sensitivity, rather than a clip
+    stackable        whether runs can be trained together
     """
 
     unit: Unit
@@ -48,6 +55,7 @@ class Mechanism(Protocol):
     rule: str
     words: Words
     clips_message: bool
+    noises_message: bool
     by_stability: bool
     stackable: bool
 
@@ -76,3 +84,11 @@ class Mechanism(Protocol):
         ...
 
     def releaser(self, clip: Any, sigma: Any) -> Releaser: ...
+
+
+def no_constant(settings: "Settings") -> None:
+    """The exact rule has nothing to choose."""
+    require(
+        settings.v is None,
+        f"v={settings.v} belongs to noise_rule=lemma1; the exact rule has no free constant",
+    )

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.facts import Facts
+from equipoise.privacy.mechanisms.mechanism import no_constant
 
 if TYPE_CHECKING:
     from equipoise.settings import Run, Settings
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 
 def check_record(settings: "Settings") -> None:
     """What goes together when the unit is a record."""
+    no_constant(settings)
     rate = settings.sampling_rate
     require(rate is None or 0 < rate <= 1, f"sampling_rate={rate} is not in (0, 1]")
     require(

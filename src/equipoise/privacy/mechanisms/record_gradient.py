@@ -36,6 +36,7 @@ class RecordGradient:
         per="local step",
     )
     clips_message = False
+    noises_message = False
     by_stability = False
     stackable = False
 

@@ -35,6 +35,7 @@ class RecordMessage:
         per="round",
     )
     clips_message = False
+    noises_message = True
     by_stability = True
     stackable = False
 
