@@ -49,7 +49,7 @@ def _paths(value: Any) -> Any:
     """One path or several, each a str or anything that os.fspath takes."""
     if isinstance(value, str | os.PathLike):
         value = (value,)
-    return tuple(os.fspath(path) for path in value) if isinstance(value, list | tuple) else value
+    return tuple(_path(path) for path in value) if isinstance(value, list | tuple) else value
 
 
 def _path(value: Any) -> Any:
@@ -439,7 +439,9 @@ def first_sentence(error: ValidationError, model: type[BaseModel] | None = None)
         return f"{name} is missing"
     if first["type"] == "extra_forbidden":
         return unknown_setting(name, model)
-    return f"{name}{_shown(first['input'])}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    in_a_list = any(isinstance(place, int) for place in first["loc"])
+    shown = "" if in_a_list else _shown(first["input"])
+    return f"{name}{shown}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
 def _shown(value: Any) -> str:

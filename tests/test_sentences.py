@@ -1,0 +1,151 @@
+"""Sentences that state mathematics are true, and say the same everywhere."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+from scipy.stats import norm
+
+import equipoise
+from equipoise import Settings, plan, train
+from equipoise.describe import plan_lines, result_lines
+from equipoise.planning.bounds import trainability
+from equipoise.privacy import Promise, gdp_mu
+from equipoise.privacy.statement import statement
+from problems import BOUNDS, ROOT, run_command
+
+SOURCE = Path(equipoise.__file__).parent
+SMALL = {"task": "breast-cancer", "clients": 4, "iterations": 4}
+DEFINITION = "P(S) <= e^epsilon * P'(S) + delta"
+
+
+def every_text():
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *SOURCE.rglob("*.py")]
+    return {path: path.read_text() for path in pages}
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_the_statement_gives_the_definition_and_not_a_probability_of_failure(epsilon):
+    """(epsilon, delta)-DP is no bound on P[loss > epsilon]: that is many times delta."""
+    mu = gdp_mu(epsilon, 1e-5)
+    assert norm.sf(epsilon / mu - mu / 2) > 9 * 1e-5  # of the loss, N(mu^2/2, mu^2)
+    text = statement(train(**SMALL, epsilon=epsilon, clip=1))
+    assert DEFINITION in text
+    assert f"delta = {1e-5:g}" in text
+    assert "probability" not in text
+
+
+def test_nobody_calls_delta_a_probability_of_failure(capsys):
+    wrong = r"probability of failure|probability that epsilon|but for a probability"
+    for path, text in every_text().items():
+        assert not re.search(wrong, text), path
+    with pytest.raises(equipoise.InvalidValue, match=r"delta=2.0 is not in \(0, 1\): choose"):
+        Settings.of(**SMALL, epsilon=1, clip=1, delta=2.0)
+    weak = train(**SMALL, epsilon=1, clip=1, delta=0.3)
+    assert weak.notices[0].startswith("WEAK: delta=0.3 is not below 1 / number of clients")
+    _, out, _ = run_command(capsys, "train", "--help")
+    assert "P(S) <= e^epsilon P'(S)" in " ".join(out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("trust", ["local", "secure-aggregation"])
+def test_nu_is_the_averaged_noise_of_a_single_release_over_the_clip(trust):
+    """One definition: with K releases the noise is sqrt(K) nu clips, as the table of sigmas says."""
+    found = plan(task="digits-mlp", clients=20, epsilon=2, trust=trust, clip=0.7)
+    d = 64 * 32 + 32 + 32 * 10 + 10
+    promise = Promise(2, 1e-5, trust=trust)
+    assert found.nu2 == pytest.approx(trainability(promise, 20, d))
+    for level in found.noise:
+        averaged = level.client_sigma / math.sqrt(20) * math.sqrt(d)  # mean over 20 clients
+        assert averaged / 0.7 == pytest.approx(math.sqrt(level.rounds * found.nu2), rel=1e-9)
+    assert found.verdict == "inconclusive"
+    assert "nothing was tried" in found.reason
+
+
+def test_nu_is_said_in_one_way(capsys):
+    command = "\n".join(plan_lines(plan(task="quadratic", epsilon=1, clip=0.3)))
+    sentence = "mean of |averaged noise|^2 / C^2 if there were one release"
+    assert sentence in command
+    assert sentence in (ROOT / "README.md").read_text()
+    for path, text in every_text().items():
+        assert "No schedule can learn" not in text, path
+        assert "no schedule can learn" not in text, path
+        assert "of one release" not in text or "nu" not in text.split("of one release")[0][-40:], path
+
+
+def write_clinic(folder, labels):
+    (folder / "bounds.toml").write_text(BOUNDS)
+    rows = [f"{20 + 3 * i},{'fm'[i % 2]},0.{i % 10},{labels[i % 2]}\n" for i in range(20)]
+    for name in ("a.csv", "b.csv", "c.csv", "test.csv"):
+        (folder / name).write_text("age,sex,score,outcome\n" + "".join(rows))
+    names = [str(folder / name) for name in ("a.csv", "b.csv", "c.csv")]
+    return {
+        "task": "csv",
+        "data": names,
+        "test": str(folder / "test.csv"),
+        "bounds": str(folder / "bounds.toml"),
+        "label": "outcome",
+    }
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_invented_labels_predict_no_test_error(tmp_path, unit):
+    clinic = write_clinic(tmp_path, ["no", "yes"])
+    blind = plan(**clinic, epsilon=20, unit=unit, iterations=4)
+    assert blind.predicted.test_error is None
+    assert all(option.predicted.test_error is None for option in blind.options[:-2])
+    assert "made-up records, which predict no test error" in " ".join(blind.public)
+    assert "test error not known" in "\n".join(plan_lines(blind))
+    (tmp_path / "proxy.csv").write_text((tmp_path / "a.csv").read_text())
+    sighted = plan(**clinic, proxy=tmp_path / "proxy.csv", epsilon=20, unit=unit, iterations=4)
+    assert sighted.predicted.test_error is not None
+
+
+def test_no_plan_says_train_beside_a_prediction_worse_than_not_training(tmp_path):
+    """The proxy's labels are the opposite of the test records': whatever is learnt makes it worse."""
+    clinic = write_clinic(tmp_path, ["no", "yes"])
+    text = (tmp_path / "a.csv").read_text()
+    swapped = text.replace("no\n", "?\n").replace("yes\n", "no\n").replace("?\n", "yes\n")
+    (tmp_path / "proxy.csv").write_text(swapped)
+    found = plan(**clinic, proxy=tmp_path / "proxy.csv", epsilon=100, trust="secure-aggregation")
+    assert found.predicted.test_error >= found.untrained.test_error
+    assert found.verdict != "train"
+
+
+def test_a_sample_is_called_secret_only_where_records_are_sampled():
+    record = {**SMALL, "unit": "record", "epsilon": 3, "clip": 1}
+    whole, sampled = statement(train(**record)), statement(train(**record, sampling_rate=0.5))
+    assert "secret" not in whole
+    assert "secret Poisson sample" in sampled
+
+
+def test_ways_to_lessen_the_noise_are_told_where_there_is_noise():
+    hopeless = {**SMALL, "clip": 10, "simulate_noise_seed": 0}
+    for settings, wanted in (
+        ({"epsilon": 0.01}, "fewer rounds, a smaller clip or more clients lessen the noise"),
+        ({"epsilon": 0.01, "unit": "record"}, "fewer local steps in all, a smaller clip or more"),
+    ):
+        result = train(**hopeless, **settings)
+        assert result.test_error >= result.baseline_error
+        assert wanted in "\n".join(result_lines(result))
+    free = train(**{**SMALL, "eta": 1e-9}, epsilon=math.inf)
+    assert "no better than not training" in "\n".join(result_lines(free))
+    assert "lessen the noise" not in "\n".join(result_lines(free))
+    assert "privacy     none (epsilon = inf)" in "\n".join(result_lines(free))
+
+
+def test_the_private_dialect_is_gone():
+    for path, text in every_text().items():
+        assert not re.search(r"cannot be\s+told(?!\s+apart)", text), path
+        assert "spent everything" not in text, path
+
+
+def test_iterations_have_one_limit():
+    from equipoise.settings import MOST_ITERATIONS
+    from equipoise.sweeps.grid import grid
+
+    for value in (MOST_ITERATIONS + 1, 10**9):
+        with pytest.raises(equipoise.InvalidValue, match=f"{MOST_ITERATIONS:,}"):
+            Settings.of(task="quadratic", epsilon=1, clip=1, iterations=value)
+        with pytest.raises(equipoise.InvalidValue, match=f"{MOST_ITERATIONS:,}"):
+            grid({"task": "quadratic", "epsilon": 1, "clip": 1, "iterations": value})
