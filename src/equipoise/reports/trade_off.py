@@ -82,8 +82,7 @@ def trade_off(plans: list[Plan]) -> TradeOff:
             "save_plot: these plans predict nothing to draw; plan for a task with a public pool"
         )
     predictions = [plan.predicted or {} for plan in drawn]
-    with_error = all(predicted["test_error"] is not None for predicted in predictions)
-    measure = "test_error" if with_error else "excess_loss"
+    measure = _measure(predictions)
     return TradeOff(
         measure=measure.replace("_", " "),
         epsilons=[plan.epsilon for plan in drawn],
@@ -93,6 +92,11 @@ def trade_off(plans: list[Plan]) -> TradeOff:
         references=_references(drawn[0], measure),
         promise=_promise(drawn[0]),
     )
+
+
+def _measure(predictions: list[dict[str, Any]]) -> str:
+    known = all(predicted["test_error"] is not None for predicted in predictions)
+    return "test_error" if known else "excess_loss"
 
 
 def _schedule(plan: Plan) -> str:

@@ -25,7 +25,8 @@ def progress(case: Case) -> Any | None:
     steps of each budget."""
     algorithms = case.values("algorithm")[:MOST_COLUMNS]
     best = {algorithm: _best(case, algorithm) for algorithm in algorithms}
-    if not any(len(cell.curve) > 1 for cells in best.values() for cell in cells):
+    drawn = [cell for cells in best.values() for cell in cells]
+    if not any(len(cell.curve) > 1 for cell in drawn):
         return None
     figure, grid = panels(3, len(algorithms), width=WIDTH, height=1.75, sharex=True, sharey="row")
     budgets = look(case.values("epsilon"))
@@ -37,7 +38,7 @@ def progress(case: Case) -> Any | None:
         grid[2, column].set_xlabel("iterations done")
     _scale(grid)
     heading = f"{case.title}: along the iterations, at the best τ and C of each budget"
-    return finish(figure, heading, below(case, band=False), budget_keys(case, budgets))
+    return finish(figure, heading, below(case, band=False), budget_keys(case, budgets, drawn))
 
 
 def _best(case: Case, algorithm: str) -> list[Cell]:
