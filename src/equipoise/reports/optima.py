@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from scipy import stats
@@ -69,8 +70,12 @@ def curves(case: Case, iterations: int | None = None) -> dict[Curve, list[Cell]]
 def optimum(cells: Sequence[Cell]) -> Optimum:
     enough = min(3, max(len(cell.trials) for cell in cells))
     best = min((cell for cell in cells if len(cell.trials) >= enough), key=by_error)
-    plausible = sorted(cell.local_steps for cell in cells if _as_good(cell, best))
-    return Optimum(best, tuple(plausible), tuple(sorted(cell.local_steps for cell in cells)))
+    plausible = [cell for cell in cells if _as_good(cell, best)]
+    return Optimum(best, _local_steps(plausible), _local_steps(cells))
+
+
+def _local_steps(cells: Sequence[Cell]) -> tuple[int, ...]:
+    return tuple(sorted(cell.local_steps for cell in cells))
 
 
 def by_error(cell: Cell) -> tuple[float, int, float]:
@@ -92,7 +97,7 @@ def reference_iterations(case: Case) -> int:
     """The number of iterations at which most local steps were tried, with noise if there is any; of
     equals, the largest."""
     tried: dict[int, set[int]] = defaultdict(set)
-    for cell in [cell for cell in case.cells if cell.private] or case.cells:
+    for cell in case.private or case.cells:
         tried[cell.iterations].add(cell.local_steps)
     return max(tried, key=lambda iterations: (len(tried[iterations]), iterations))
 
@@ -273,10 +278,10 @@ def _law(group: _Group, meaning: str, by_clip: _ByClip) -> Law:
     common = set.intersection(*map(set, by_clip.values()))
     clips = sorted(by_clip)
     counted = [_counted(by_clip[clip], common) for clip in clips]
-    every = [best for optima in counted for best in optima.values()]
+    every = [*chain.from_iterable(optima.values() for optima in counted)]
     return Law(
         group.name,
-        tuple(sorted({place.task for optima in counted for place in optima})),
+        tuple(sorted({place.task for place in chain.from_iterable(counted)})),
         group.convention,
         meaning,
         group.algorithm,

@@ -4,7 +4,7 @@ axis."""
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -96,9 +96,11 @@ def _unequal_note(cases: Sequence[Case]) -> str:
 
 def _equal_trials(case: Case) -> bool:
     """Whether all private cells have the same trials, and all others."""
-    private = {tuple(cell.errors) for cell in case.cells if cell.private}
-    free = {tuple(cell.errors) for cell in case.cells if not cell.private}
-    return len(private) <= 1 and len(free) <= 1
+    return _same_seeds(case.private) and _same_seeds(case.reference)
+
+
+def _same_seeds(cells: Sequence[Cell]) -> bool:
+    return len({tuple(cell.errors) for cell in cells}) <= 1
 
 
 def _cells(trials: _Trials, store: Store) -> list[Cell]:
@@ -108,7 +110,7 @@ def _cells(trials: _Trials, store: Store) -> list[Cell]:
 
 
 def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
-    good = sorted((row for row in rows if row.failed is None), key=lambda row: row.seed)
+    good = [row for row in sorted(rows, key=lambda row: row.seed) if row.failed is None]
     if not good:
         return None
     curves = [store.curve(row.key) for row in good]
@@ -132,10 +134,16 @@ def _trial(row: Row, curve: list[dict[str, Any]]) -> Trial:
     far as they were measured."""
     shares = {p["round"]: p["clipped"] for p in curve if p["clipped"] is not None}
     last = max(shares, default=0)
-    early = [share for round, share in shares.items() if 3 * round <= last]
-    late = [share for round, share in shares.items() if 3 * round > 2 * last]
-    both = (statistics.fmean(early), statistics.fmean(late)) if early and late else (None, None)
-    return Trial(row.seed, row.test_error, row.train_error, *both)
+    early = _mean(share for round, share in shares.items() if 3 * round <= last)
+    late = _mean(share for round, share in shares.items() if 3 * round > 2 * last)
+    known = (None, None) if early is None or late is None else (early, late)
+    return Trial(row.seed, row.test_error, row.train_error, *known)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Over those that are known."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _v(row: Row) -> float | None:
@@ -158,8 +166,7 @@ def _mean_curve(curves: Sequence[list[dict[str, Any]]]) -> tuple[Moment, ...]:
 
 def _moment(round: int, iteration: int, points: Sequence[dict[str, Any]]) -> Moment:
     def mean(name: str) -> float | None:
-        values = [point[name] for point in points if point[name] is not None]
-        return statistics.fmean(values) if values else None
+        return _mean(point[name] for point in points)
 
     return Moment(
         round,
@@ -191,8 +198,8 @@ def _shown(cells: dict[Group, list[Cell]]) -> list[Group]:
     """The groups with cells that are a case; private ones come first."""
     filled = [group for group in cells if cells[group]]
     private = [group for group in filled if group.privacy is not None]
-    accompanied = {*private, *(group.reference for group in private)}
-    return [*private, *(group for group in filled if group not in accompanied)]
+    accompanied = {group.reference for group in private}
+    return [*private, *(group for group in filled if group not in {*private, *accompanied})]
 
 
 def _lost(diverged: Sequence[Row], groups: set[Group]) -> frozenset[Place]:

@@ -39,19 +39,37 @@ class Reference(NamedTuple):
     """Matplotlib's."""
 
 
+class Point(NamedTuple):
+    """The best plan for a budget."""
+
+    epsilon: float
+    predicted: float
+    margin: float
+    """Two standard errors of the prediction."""
+    schedule: str
+    """Rounds × local steps."""
+
+
 class TradeOff(NamedTuple):
     """What the picture shows: a point for every budget, the references, and the promise."""
 
     measure: str
-    epsilons: list[float]
-    predicted: list[float]
-    margins: list[float]
-    """Two standard errors of each prediction."""
-    schedules: list[str]
-    """Rounds x local steps of each plan."""
+    points: list[Point]
     references: list[Reference]
     promise: list[str]
     """Lines that say what ε protects, from whom, and with which δ."""
+
+    @property
+    def epsilons(self) -> list[float]:
+        return [point.epsilon for point in self.points]
+
+    @property
+    def predicted(self) -> list[float]:
+        return [point.predicted for point in self.points]
+
+    @property
+    def margins(self) -> list[float]:
+        return [point.margin for point in self.points]
 
 
 def check_picture(path: Path) -> None:
@@ -81,27 +99,21 @@ def trade_off(plans: list[Plan]) -> TradeOff:
         raise InvalidValue(
             "save_plot: these plans predict nothing to draw; plan for a task with a public pool"
         )
-    predictions = [plan.predicted or {} for plan in drawn]
-    measure = _measure(predictions)
-    return TradeOff(
-        measure=measure.replace("_", " "),
-        epsilons=[plan.epsilon for plan in drawn],
-        predicted=[predicted[measure] for predicted in predictions],
-        margins=[2 * predicted[measure + "_se"] for predicted in predictions],
-        schedules=[_schedule(plan) for plan in drawn],
-        references=_references(drawn[0], measure),
-        promise=_promise(drawn[0]),
-    )
+    measure = _measure(drawn)
+    points = [_point(plan, measure) for plan in drawn]
+    references = _references(drawn[0], measure)
+    return TradeOff(measure.replace("_", " "), points, references, _promise(drawn[0]))
 
 
-def _measure(predictions: list[dict[str, Any]]) -> str:
-    known = all(predicted["test_error"] is not None for predicted in predictions)
+def _measure(plans: list[Plan]) -> str:
+    known = all((plan.predicted or {})["test_error"] is not None for plan in plans)
     return "test_error" if known else "excess_loss"
 
 
-def _schedule(plan: Plan) -> str:
-    chosen = plan.plan or {}
-    return f"{chosen['rounds']} × {chosen['local_steps']}"
+def _point(plan: Plan, measure: str) -> Point:
+    predicted, chosen = plan.predicted or {}, plan.plan or {}
+    schedule = f"{chosen['rounds']} × {chosen['local_steps']}"
+    return Point(plan.epsilon, predicted[measure], 2 * predicted[measure + "_se"], schedule)
 
 
 def _references(plan: Plan, measure: str) -> list[Reference]:
@@ -169,10 +181,10 @@ def _draw_points(axes: Any, shown: TradeOff) -> None:
         capsize=3,
         label=f"{PLANS} (rounds × local steps)",
     )
-    for x, y, schedule in zip(shown.epsilons, shown.predicted, shown.schedules, strict=True):
+    for point in shown.points:
         axes.annotate(
-            schedule,
-            (x, y),
+            point.schedule,
+            (point.epsilon, point.predicted),
             textcoords="offset points",
             xytext=(6, 8),
             fontsize=8,
@@ -193,7 +205,7 @@ def html_picture(shown: TradeOff) -> str:
             x=shown.epsilons,
             y=shown.predicted,
             error_y={"array": shown.margins},
-            text=shown.schedules,
+            text=[point.schedule for point in shown.points],
             mode="lines+markers",
             name=PLANS,
             line={"color": COLOUR[PLANS]},

@@ -141,7 +141,7 @@ def _within(apart: Difference, in_hindsight: Difference) -> str:
 
 def acts_early(case: Case, algorithm: str) -> Findings:
     """Shares of clipped messages in the first and last third of the rounds."""
-    cells = [cell for cell in case.cells if cell.private and cell.algorithm == algorithm]
+    cells = [cell for cell in case.private if cell.algorithm == algorithm]
     by_trial = _shares(cells)
     if not by_trial:
         return

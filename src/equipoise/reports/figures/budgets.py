@@ -15,7 +15,7 @@ STYLES = ("-", "--", ":", "-.")
 
 def nominal_and_exact(cases: Sequence[Case]) -> Any | None:
     """What Lemma 1 really spends, beside its label. The cases are those of one task."""
-    nominal = [case for case in cases if case.nominal and _spent(case)]
+    nominal = [case for case in cases if case.nominal and case.private]
     if not nominal:
         return None
     figure, grid = panels(1, 1, width=5.6, height=3.4)
@@ -37,7 +37,7 @@ def _meanings(cases: Sequence[Case]) -> str:
 
 def _spent(case: Case) -> list[tuple[float, float]]:
     """Nominal and exact epsilon of the private cells, sorted."""
-    return sorted({(cell.epsilon, cell.epsilon_spent) for cell in case.cells if cell.private})
+    return sorted({(cell.epsilon, cell.epsilon_spent) for cell in case.private})
 
 
 def _draw_equality(axes: Any, spent: Sequence[tuple[float, float]]) -> None:
@@ -76,8 +76,8 @@ def _draw_spent(axes: Any, case: Case, colour: Any, marker: str) -> None:
 def units(cases: Sequence[Case]) -> Any | None:
     """One client against one record as what is protected, each in a panel of its own. The cases are
     those of one task."""
-    exact = [case for case in cases if not case.nominal and case.privacy is not None]
-    by_unit = [[case for case in exact if case.unit == unit] for unit in ("client", "record")]
+    exact = [case for case in cases if case.private and not case.nominal]
+    by_unit = [_with_unit(exact, "client"), _with_unit(exact, "record")]
     if not all(by_unit):
         return None
     figure, grid = panels(1, 2, width=3.5, height=3.0, sharey=True)
@@ -94,6 +94,10 @@ def units(cases: Sequence[Case]) -> Any | None:
     )
     heading = f"{task_name(cases[0].task)}: whom the budget protects"
     return finish(figure, heading, warning, list(keys.values()), 2)
+
+
+def _with_unit(cases: Sequence[Case], unit: str) -> list[Case]:
+    return [case for case in cases if case.unit == unit]
 
 
 def _draw_unit(axes: Any, alike: Sequence[Case], keys: dict[str, Any]) -> list[Cell]:

@@ -27,7 +27,7 @@ from equipoise.reports.optima import (
     optimum,
     reference_iterations,
 )
-from equipoise.reports.study import Case, Cell
+from equipoise.reports.study import Case, Cell, joined
 
 
 def error_by_steps(case: Case, iterations: int) -> Any | None:
@@ -38,7 +38,7 @@ def error_by_steps(case: Case, iterations: int) -> Any | None:
         return None
     algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
     figure, grid = panels(len(algorithms), len(clips), sharex=True, sharey=True)
-    budgets, drawn = look(case.values("epsilon")), _joined(by_curve.values())
+    budgets, drawn = look(case.values("epsilon")), joined(by_curve.values())
     for panel in each_panel(grid, algorithms, clips):
         for epsilon in budgets.values:
             clip = clip_beside(epsilon, panel.value)
@@ -58,14 +58,14 @@ def error_by_clip(case: Case) -> Any | None:
     clips, budgets = look(_finite(case, "clip_norm")), _finite(case, "epsilon")[:MOST_COLUMNS]
     if len(clips.values) < 2 or not budgets or not _any_line(by_curve.values()):
         return None
-    algorithms, steps = case.values("algorithm"), _steps(_joined(by_curve.values()))
+    algorithms, steps = case.values("algorithm"), _steps(joined(by_curve.values()))
     figure, grid = panels(len(algorithms), len(budgets), width=2.5, sharex=True, sharey=True)
     for panel in each_panel(grid, algorithms, budgets):
         for clip in clips.values:
             cells = by_curve.get(Curve(panel.algorithm, panel.value, clip, iterations), [])
             _draw_with_best(panel.axes, cells, clips.colour[clip], clips.marker[clip])
         panel.frame(f"{panel.algorithm}\n{case.budget(panel.value)}", steps)
-    drawn = _joined(cells for curve, cells in by_curve.items() if curve.epsilon in budgets)
+    drawn = [cell for cell in joined(by_curve.values()) if cell.epsilon in budgets]
     keys = [*_clip_keys(clips), *common_keys(from_zero(grid, drawn, case.baseline))]
     heading = (
         f"{case.title}: error against local steps by clip threshold, T = {iterations} iterations"
@@ -88,7 +88,7 @@ def error_by_iterations(case: Case) -> Any | None:
     training records."""
     along, rule = along_iterations(case)
     along = {line: cells for line, cells in along.items() if len(cells) > 1}
-    totals = sorted({cell.iterations for cell in _joined(along.values())})
+    totals = sorted({cell.iterations for cell in joined(along.values())})
     if not totals:
         return None
     algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
@@ -111,10 +111,6 @@ def error_by_iterations(case: Case) -> Any | None:
 
 def _any_line(many: Iterable[Sequence[Cell]]) -> bool:
     return any(len(cells) > 1 for cells in many)
-
-
-def _joined(many: Iterable[Sequence[Cell]]) -> list[Cell]:
-    return [cell for cells in many for cell in cells]
 
 
 def _steps(cells: Sequence[Cell]) -> list[int]:
