@@ -13,6 +13,8 @@ import subprocess
 import sys
 from collections import Counter
 from html.parser import HTMLParser
+from itertools import permutations, product
+from operator import mul
 
 import pytest
 
@@ -22,7 +24,9 @@ from equipoise.privacy import lemma1_sigma
 from equipoise.reports import drawing
 from equipoise.reports.evidence import FAILS, HOLDS, UNKNOWN, chosen, difference, rank_test
 from equipoise.reports.figures.common import v_by_budget
-from equipoise.reports.figures.lines import error_by_steps
+from equipoise.reports.figures.laws import steps_by_clip
+from equipoise.reports.figures.lines import error_by_iterations, error_by_steps
+from equipoise.reports.figures.progress import progress
 from equipoise.reports.figures.surface import short_error
 from equipoise.reports.optima import (
     along_iterations,
@@ -32,6 +36,7 @@ from equipoise.reports.optima import (
     optimum,
     reference_iterations,
 )
+from equipoise.reports.page import hypotheses
 from equipoise.reports.reading import read_study
 from equipoise.reports.writing import write_report
 from equipoise.result import Diagnosis, Point, Result
@@ -292,6 +297,27 @@ def test_a_law_on_three_clips_is_no_evidence(tmp_path):
     study = study_of(tmp_path, results)
     assert laws(study, GROUPS)[0].fits.root.r2 == pytest.approx(1)
     assert verdicts(study, "7a") == {UNKNOWN}
+
+
+def test_two_clips_have_no_fit(tmp_path):
+    """A line goes through any two points: neither drawn, nor in the table, nor a law."""
+    results = [one for clip, best in ((1, 2), (4, 4)) for one in sweep(bowl(best), clip=clip)]
+    study = study_of(tmp_path, results)
+    (law,) = laws(study, GROUPS)
+    assert fit([1, 1, 4, 4], [2, 3, 4, 5]) is None
+    assert law.fits is None
+    assert law.fits_of_all is None
+    (seen,) = [o.finding for o in observe(study) if o.finding.number == "7a"]
+    assert seen.verdict == UNKNOWN
+    assert "fewer than 3 clip thresholds: no fit" in seen.effect
+    assert "R²" not in seen.effect
+    figure = steps_by_clip([law])
+    (axes,) = figure.axes
+    assert not any(len(line.get_xdata()) > 2 for line in axes.lines)
+    assert "fewer than 3 clip thresholds: no fit" in axes.texts[0].get_text()
+    summary = write_report(tmp_path / "store.sqlite", tmp_path / "out", PAPER)
+    (row,) = read_csv(summary.out / "tables" / "r2.csv")
+    assert {row[name] for name in row if name.startswith(("r2", "slope", "intercept"))} == {""}
 
 
 def test_paper_groups_share_a_law_and_others_stand_alone(tmp_path):
@@ -614,6 +640,15 @@ def test_the_rank_test_is_exact():
     assert rank_test([1, 2, 3], [[5, 5, 5]]) == (0, 1, 1)
 
 
+def test_ties_of_the_rank_test_are_exact():
+    """By integers: twice the ranks, over all orders of four budgets."""
+    for row in product((1, 2, 4), repeat=4):
+        doubled = [sum(2 * (b < a) + (b == a) for b in row) for a in row]
+        sums = [sum(map(mul, order, doubled)) for order in permutations(range(4))]
+        low, high = sum(x <= sums[0] for x in sums), sum(x >= sums[0] for x in sums)
+        assert rank_test([1, 2, 3, 4], [row])[1:] == pytest.approx((low / 24, high / 24)), row
+
+
 @pytest.mark.parametrize(("gap", "verdict"), [(0.0, HOLDS), (0.2, FAILS)])
 def test_whether_the_clip_matters(tmp_path, gap, verdict):
     wide = sweep(lambda tau, seed: bowl(4)(tau, seed) + gap, clip=10)
@@ -664,6 +699,109 @@ def test_settings_that_differ_are_no_trials_of_one_cell(tmp_path):
     }
     assert all(len(cell.trials) == 3 for case in study.cases for cell in case.cells)
     assert "dp-scaffnew (h: clipped)" in study.cases[1].values("algorithm")
+
+
+def test_titles_name_files_and_hold_no_lists(tmp_path):
+    hospitals = ["data/hospital-a.csv", "data/hospital-b.csv"]
+    wards = [f"ward-{i:02}.csv" for i in range(20)]
+    results = [
+        one
+        for data in (hospitals, wards, [*wards[:10], "x.csv", *wards[11:]])
+        for one in sweep(bowl(4), taus=(1, 2), task="csv", data=data)
+    ]
+    study = study_of(tmp_path, results)
+    assert [case.title for case in study.cases] == [
+        "csv (exact, data: hospital-a.csv + hospital-b.csv)",
+        "csv (exact, data: ward-00.csv to ward-19.csv (20 files))",
+        "csv (exact, data: ward-00.csv to ward-19.csv (20 files) (2))",
+    ]
+    summary = write_report(tmp_path / "store.sqlite", tmp_path / "out")
+    assert "['" not in str(summary)
+    assert "['" not in (summary.out / "tables" / "cells.csv").read_text()
+
+
+def test_titles_do_not_collide(tmp_path):
+    """Eight budgets, each with its best local steps and clip: the panels' titles stay apart."""
+    results = [
+        one
+        for algorithm in ("dp-fedavg", "dp-scaffnew")
+        for epsilon in (0.1, 0.2, 0.5, 1.0, 2.0, 3.3, 5.0, 10.0)
+        for one in sweep(
+            bowl(512), epsilon=epsilon, clip=0.125, T=4096, taus=(512, 1024), algorithm=algorithm
+        )
+    ]
+    (case,) = study_of(tmp_path, results).cases
+    with drawing.styled():
+        figure = progress(case)
+        figure.draw_without_rendering()
+    left, right = (axes.title.get_window_extent() for axes in figure.axes[:2])
+    assert left.x1 < right.x0
+    assert left.x0 >= 0
+    assert right.x1 <= figure.bbox.x1
+    assert max(left.y1, right.y1) <= figure.bbox.y1
+
+
+def test_a_legend_names_what_is_drawn(tmp_path):
+    """Only the runs without noise have several numbers of iterations."""
+    results = sweep(bowl(4))
+    results += [
+        one for T in (8, 16, 32) for one in sweep(bowl(4), epsilon=math.inf, T=T, taus=(4,))
+    ]
+    (case,) = study_of(tmp_path, results).cases
+    (legend,) = error_by_iterations(case).legends
+    labels = [text.get_text() for text in legend.get_texts()]
+    assert labels[0] == "ε = ∞ (not private)"
+    assert "ε = 1" not in labels
+
+
+def test_rounding_does_not_decide_what_is_plausible(tmp_path):
+    """A difference in one trial alone is exactly one standard error of the mean."""
+    errors = {2: (0.14, 0.3, 0.06), 4: (0.14, 0.55, 0.06), 8: (0.14, 0.3, 0.16)}
+    results = [
+        result(error, tau=tau, seed=seed)
+        for tau, by_seed in errors.items()
+        for seed, error in enumerate(by_seed)
+    ]
+    (cells,) = curves(study_of(tmp_path, results).cases[0]).values()
+    assert optimum(cells).plausible == (2, 4, 8)
+
+
+def test_observations_without_noise_are_on_the_page(tmp_path):
+    """They stand beside every case that shows those runs."""
+    free = sweep(bowl(4), epsilon=math.inf, algorithm="dp-scaffnew")
+    noisy = [
+        one
+        for more in ({}, {"noise_rule": "lemma1", "v": "proof", "epsilon_spent": 99.0})
+        for one in sweep(bowl(4), algorithm="dp-scaffnew", **more)
+    ]
+    study = study_of(tmp_path, [*free, *noisy])
+    tested = {row.number: row for row in hypotheses(study, observe(study))}
+    assert tested["3"].cases == "0 1"
+    assert tested["3"].rows[0].cases == "0 1"
+
+
+def test_a_report_without_claims_makes_none(tmp_path):
+    summary = write_report(kept(tmp_path / "s.sqlite", sweep(bowl(4))), tmp_path / "out")
+    assert read_csv(summary.out / "tables" / "observations.csv") == []
+    assert "The paper" not in (summary.out / "index.html").read_text().split("<script", 1)[0]
+    summary = write_report(tmp_path / "s.sqlite", tmp_path / "out", PAPER)
+    assert "<h2>The paper&#39;s observations on these data</h2>" in (
+        summary.out / "index.html"
+    ).read_text(encoding="utf-8")
+
+
+def test_reports_know_neither_the_paper_nor_an_algorithm_s_name():
+    import ast
+    from pathlib import Path
+
+    folder = Path(drawing.__file__).parent
+    names = {"dp-fedavg", "dp-scaffnew", "csv", *GROUPS}
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom):
+                assert not node.module.startswith("equipoise.paper"), path
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert node.value not in names, f"{path}: {node.value}"
 
 
 def test_the_reference_is_shared_and_listed_once(tmp_path):

@@ -158,13 +158,20 @@ def from_zero(
     Logarithmic axes where means span orders of magnitude.
     """
     means = [cell.mean for cell in cells]
-    logarithmic = wide_span(means)
-    bottom, top = min(means) / 2.5 if logarithmic else 0.0, _top(cells, [*means, *more])
-    for axes in grid.flat:
-        if logarithmic:
+    top = _top(cells, [*means, *more])
+    bottom = 0.0
+    if wide_span(means):
+        bottom, top = min(means) / 2.5, 2 * top
+        for axes in grid.flat:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda error, _: f"{error:g}")
-        axes.set_ylim(bottom, top * 2 if logarithmic else top)
+    for axes in grid.flat:
+        axes.set_ylim(bottom, top)
+    return _draw_baseline(grid, baseline, bottom, top)
+
+
+def _draw_baseline(grid: Any, baseline: float | None, bottom: float, top: float) -> bool:
+    """A line for the error without training, if that is in sight."""
     if baseline is None or not bottom < baseline < top:
         return False
     for axes in grid.flat:

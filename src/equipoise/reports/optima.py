@@ -6,6 +6,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from scipy import stats
@@ -69,8 +70,12 @@ def curves(case: Case, iterations: int | None = None) -> dict[Curve, list[Cell]]
 def optimum(cells: Sequence[Cell]) -> Optimum:
     enough = min(3, max(len(cell.trials) for cell in cells))
     best = min((cell for cell in cells if len(cell.trials) >= enough), key=by_error)
-    plausible = sorted(cell.local_steps for cell in cells if _as_good(cell, best))
-    return Optimum(best, tuple(plausible), tuple(sorted(cell.local_steps for cell in cells)))
+    plausible = [cell for cell in cells if _as_good(cell, best)]
+    return Optimum(best, _local_steps(plausible), _local_steps(cells))
+
+
+def _local_steps(cells: Sequence[Cell]) -> tuple[int, ...]:
+    return tuple(sorted(cell.local_steps for cell in cells))
 
 
 def by_error(cell: Cell) -> tuple[float, int, float]:
@@ -82,14 +87,17 @@ def by_error(cell: Cell) -> tuple[float, int, float]:
 def _as_good(cell: Cell, best: Cell) -> bool:
     seeds = sorted(cell.errors.keys() & best.errors.keys())
     differences = [cell.errors[seed] - best.errors[seed] for seed in seeds]
-    return len(differences) < 2 or statistics.fmean(differences) <= stats.sem(differences)
+    if len(differences) < 2:
+        return True
+    # a difference in one trial alone is exactly one standard error: rounding must not decide
+    return statistics.fmean(differences) <= float(stats.sem(differences)) + 1e-12
 
 
 def reference_iterations(case: Case) -> int:
     """The number of iterations at which most local steps were tried, with noise if there is any; of
     equals, the largest."""
     tried: dict[int, set[int]] = defaultdict(set)
-    for cell in [cell for cell in case.cells if cell.private] or case.cells:
+    for cell in case.private or case.cells:
         tried[cell.iterations].add(cell.local_steps)
     return max(tried, key=lambda iterations: (len(tried[iterations]), iterations))
 
@@ -151,8 +159,8 @@ def fit(x: Sequence[float], y: Sequence[float]) -> Fit | None:
     if len(set(x)) < MIN_POINTS:
         return None
     line = stats.linregress(x, y)
-    varies = max(y) - min(y) > 1e-6
-    return Fit(line.rvalue**2 if varies else math.nan, float(line.slope), float(line.intercept))
+    r2 = float(line.rvalue**2) if max(y) - min(y) > 1e-6 else math.nan
+    return Fit(r2, float(line.slope), float(line.intercept))
 
 
 class Fits(NamedTuple):
@@ -267,15 +275,13 @@ def _private_optima(case: Case) -> Iterator[tuple[Curve, Optimum]]:
 
 
 def _law(group: _Group, meaning: str, by_clip: _ByClip) -> Law:
+    common = set.intersection(*map(set, by_clip.values()))
     clips = sorted(by_clip)
-    places = set.intersection(*(set(optima) for optima in by_clip.values()))
-    counted = [
-        {place: by_clip[clip][place] for place in sorted(places or by_clip[clip])} for clip in clips
-    ]
-    every = [best for optima in counted for best in optima.values()]
+    counted = [_counted(by_clip[clip], common) for clip in clips]
+    every = [*chain.from_iterable(optima.values() for optima in counted)]
     return Law(
         group.name,
-        tuple(sorted({place.task for optima in counted for place in optima})),
+        tuple(sorted({place.task for place in chain.from_iterable(counted)})),
         group.convention,
         meaning,
         group.algorithm,
@@ -284,6 +290,11 @@ def _law(group: _Group, meaning: str, by_clip: _ByClip) -> Law:
         sum(bool(best.edge) for best in every),
         min(len(best.best.trials) for best in every),
     )
+
+
+def _counted(optima: dict[_Place, Optimum], common: set[_Place]) -> dict[_Place, Optimum]:
+    """Those that all clip norms have; all, if there are none."""
+    return {place: optima[place] for place in sorted(common or optima)}
 
 
 def _steps(optima: Iterable[Optimum]) -> tuple[int, ...]:

@@ -190,8 +190,7 @@ def _cases_of(study: Study, seen: Observation) -> set[int]:
 
 
 def _conventions(case: Case) -> set[str]:
-    free = any(not cell.private for cell in case.cells)
-    return {case.convention, NOT_PRIVATE} if free else {case.convention}
+    return {case.convention, NOT_PRIVATE} if case.reference else {case.convention}
 
 
 def _joined(numbers: set[int]) -> str:

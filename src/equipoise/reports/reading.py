@@ -4,7 +4,7 @@ axis."""
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,17 @@ def read_study(path: Path) -> Study:
         runs = [row for row in rows if row]
         groups = _grouped(runs)
         cells = {group: _cells(trials, store) for group, trials in groups.items()}
-    cases = _cases(groups, cells, [run for run in runs if run.failed is not None])
+    diverged = [run for run in runs if run.failed is not None]
+    cases = _cases(groups, cells, diverged)
     if not cases:
         raise DataError(f"store={path} holds no run with a test error: nothing can be drawn")
-    notes = [_failure_note(failures), _unusable_note(len(rows) - len(runs))]
-    notes += [_repeated_note(runs), _diverged_note(runs), _unequal_note(runs, cases)]
-    return Study(tuple(cases), len(rows), tuple(note for note in notes if note))
+    notes = (
+        _failure_note(failures),
+        _unusable_note(len(rows) - len(runs)),
+        _repeated_note(runs),
+        _diverged_note(len(diverged)) or _unequal_note(cases),
+    )
+    return Study(tuple(cases), len(rows), tuple(filter(None, notes)))
 
 
 def _grouped(runs: Sequence[Row]) -> dict[Group, _Trials]:
@@ -74,15 +79,14 @@ def _repeated_note(runs: Sequence[Row]) -> str:
     )
 
 
-def _diverged_note(runs: Sequence[Row]) -> str:
-    diverged = sum(run.failed is not None for run in runs)
-    if not diverged:
+def _diverged_note(count: int) -> str:
+    if not count:
         return ""
-    return f"{_runs(diverged)} diverged: a cell with such a trial is never taken for the best"
+    return f"{_runs(count)} diverged: a cell with such a trial is never taken for the best"
 
 
-def _unequal_note(runs: Sequence[Row], cases: Sequence[Case]) -> str:
-    if any(run.failed is not None for run in runs) or all(map(_equal_trials, cases)):
+def _unequal_note(cases: Sequence[Case]) -> str:
+    if all(map(_equal_trials, cases)):
         return ""
     return (
         "cells do not have the same trials (after a search, or while a sweep still runs): their "
@@ -92,9 +96,11 @@ def _unequal_note(runs: Sequence[Row], cases: Sequence[Case]) -> str:
 
 def _equal_trials(case: Case) -> bool:
     """Whether all private cells have the same trials, and all others."""
-    private = {tuple(cell.errors) for cell in case.cells if cell.private}
-    free = {tuple(cell.errors) for cell in case.cells if not cell.private}
-    return len(private) <= 1 and len(free) <= 1
+    return _same_seeds(case.private) and _same_seeds(case.reference)
+
+
+def _same_seeds(cells: Sequence[Cell]) -> bool:
+    return len({tuple(cell.errors) for cell in cells}) <= 1
 
 
 def _cells(trials: _Trials, store: Store) -> list[Cell]:
@@ -104,7 +110,7 @@ def _cells(trials: _Trials, store: Store) -> list[Cell]:
 
 
 def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
-    good = sorted((row for row in rows if row.failed is None), key=lambda row: row.seed)
+    good = [row for row in sorted(rows, key=lambda row: row.seed) if row.failed is None]
     if not good:
         return None
     curves = [store.curve(row.key) for row in good]
@@ -126,12 +132,18 @@ def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
 def _trial(row: Row, curve: list[dict[str, Any]]) -> Trial:
     """With the mean share of clipped messages in the first and in the last third of the rounds, as
     far as they were measured."""
-    points = [point for point in curve if point["clipped"] is not None]
-    last = max((point["round"] for point in points), default=0)
-    early = [point["clipped"] for point in points if 3 * point["round"] <= last]
-    late = [point["clipped"] for point in points if 3 * point["round"] > 2 * last]
-    shares = (statistics.fmean(early), statistics.fmean(late)) if early and late else (None, None)
-    return Trial(row.seed, row.test_error, row.train_error, *shares)
+    shares = {p["round"]: p["clipped"] for p in curve if p["clipped"] is not None}
+    last = max(shares, default=0)
+    early = _mean(share for round, share in shares.items() if 3 * round <= last)
+    late = _mean(share for round, share in shares.items() if 3 * round > 2 * last)
+    known = (None, None) if early is None or late is None else (early, late)
+    return Trial(row.seed, row.test_error, row.train_error, *known)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Over those that are known."""
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
 
 
 def _v(row: Row) -> float | None:
@@ -154,8 +166,7 @@ def _mean_curve(curves: Sequence[list[dict[str, Any]]]) -> tuple[Moment, ...]:
 
 def _moment(round: int, iteration: int, points: Sequence[dict[str, Any]]) -> Moment:
     def mean(name: str) -> float | None:
-        values = [point[name] for point in points if point[name] is not None]
-        return statistics.fmean(values) if values else None
+        return _mean(point[name] for point in points)
 
     return Moment(
         round,
@@ -172,21 +183,27 @@ def _cases(
 ) -> list[Case]:
     """Private cells with the reference of the same training beside them; a reference that has no
     such company is a case too."""
-    private = [group for group in cells if group.privacy is not None and cells[group]]
-    accompanied = {group.reference for group in private}
-    alone = [group for group in cells if group.privacy is None and cells[group]]
-    shown = [*private, *(group for group in alone if group not in accompanied)]
-    samples = {group: _sample(groups[group]) for group in shown}
-    names = convention_names({group: samples[group].settings for group in shown})
+    samples = {group: _sample(groups[group]) for group in _shown(cells)}
+    names = convention_names({group: sample.settings for group, sample in samples.items()})
     cases = []
-    for group in shown:
-        both = {group, group.reference}
+    for group, sample in samples.items():
         reference = cells.get(group.reference, []) if group.privacy else []
-        lost = frozenset(run.place for run in diverged if run.group in both)
-        every = (*cells[group], *reference)
-        cases.append(_case(group, names[group], samples[group], every, lost))
+        lost = _lost(diverged, {group, group.reference})
+        cases.append(_case(group, names[group], sample, (*cells[group], *reference), lost))
     tasks = list(dict.fromkeys(case.task for case in cases))
     return sorted(cases, key=lambda case: _order(tasks.index(case.task), case))
+
+
+def _shown(cells: dict[Group, list[Cell]]) -> list[Group]:
+    """The groups with cells that are a case; private ones come first."""
+    filled = [group for group in cells if cells[group]]
+    private = [group for group in filled if group.privacy is not None]
+    accompanied = {group.reference for group in private}
+    return [*private, *(group for group in filled if group not in {*private, *accompanied})]
+
+
+def _lost(diverged: Sequence[Row], groups: set[Group]) -> frozenset[Place]:
+    return frozenset(run.place for run in diverged if run.group in groups)
 
 
 def _order(task: int, case: Case) -> tuple[int, bool, bool, str]:

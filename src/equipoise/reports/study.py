@@ -3,8 +3,9 @@ share an axis are a case."""
 
 import math
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,6 +73,11 @@ class Cell:
         """Test error by seed."""
         return {trial.seed: trial.test_error for trial in self.trials}
 
+    def along(self, name: str) -> list[tuple[int, float]]:
+        """Iterations and a quantity of the curve, where it was measured."""
+        points = [(moment.iteration, getattr(moment, name)) for moment in self.curve]
+        return [point for point in points if point[1] is not None]
+
     @property
     def train_errors(self) -> dict[int, float]:
         return {
@@ -127,10 +133,19 @@ class Case:
     def values(self, name: str) -> list[Any]:
         """What an axis takes in this case, sorted; of clip norms and iterations those of private
         cells, if there are any."""
-        cells: Any = self.cells
+        cells = self.cells
         if name in ("clip_norm", "iterations"):
-            cells = [cell for cell in self.cells if cell.private] or self.cells
+            cells = self.private or self.cells
         return sorted({getattr(cell, name) for cell in cells})
+
+    @property
+    def private(self) -> tuple[Cell, ...]:
+        return tuple(cell for cell in self.cells if cell.private)
+
+    @property
+    def reference(self) -> tuple[Cell, ...]:
+        """The cells without noise."""
+        return tuple(cell for cell in self.cells if not cell.private)
 
     def budget(self, epsilon: float) -> str:
         """A budget for a legend; the exact epsilon beside it wherever the two may differ."""
@@ -139,7 +154,7 @@ class Case:
         spent = [cell.epsilon_spent for cell in self.cells if cell.epsilon == epsilon]
         if self.nominal:
             return f"ε = {epsilon:g} (exact ε = {_span(spent)})"
-        if all(abs(value / epsilon - 1) < 0.005 for value in spent):
+        if 0.995 * epsilon < min(spent) and max(spent) < 1.005 * epsilon:
             return f"ε = {epsilon:g}"
         return f"ε = {epsilon:g} (spent = {_span(spent)})"
 
@@ -172,6 +187,11 @@ class Study:
                 if id(cell) not in seen:
                     seen.add(id(cell))
                     yield Listed(case, case.convention if cell.private else NOT_PRIVATE, cell)
+
+
+def joined(many: Iterable[Sequence[Cell]]) -> list[Cell]:
+    """The cells of several curves."""
+    return [*chain.from_iterable(many)]
 
 
 def task_name(task: str) -> str:

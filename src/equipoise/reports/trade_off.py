@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equipoise.errors import EquipoiseError, InvalidValue
-from equipoise.planning.plan import Plan, Prediction
-from equipoise.settings import Settings
+from equipoise.planning.plan import Plan
+from equipoise.privacy.promise import Promise
 
 LIBRARY = {".png": "matplotlib", ".svg": "matplotlib", ".html": "plotly"}
 TITLE = "What a privacy budget buys"
@@ -39,19 +39,37 @@ class Reference(NamedTuple):
     """Matplotlib's."""
 
 
+class Point(NamedTuple):
+    """The best plan for a budget."""
+
+    epsilon: float
+    predicted: float
+    margin: float
+    """Two standard errors of the prediction."""
+    schedule: str
+    """Rounds × local steps."""
+
+
 class TradeOff(NamedTuple):
     """What the picture shows: a point for every budget, the references, and the promise."""
 
     measure: str
-    epsilons: list[float]
-    predicted: list[float]
-    margins: list[float]
-    """Two standard errors of each prediction."""
-    schedules: list[str]
-    """Rounds x local steps of each plan."""
+    points: list[Point]
     references: list[Reference]
     promise: list[str]
     """Lines that say what ε protects, from whom, and with which δ."""
+
+    @property
+    def epsilons(self) -> list[float]:
+        return [point.epsilon for point in self.points]
+
+    @property
+    def predicted(self) -> list[float]:
+        return [point.predicted for point in self.points]
+
+    @property
+    def margins(self) -> list[float]:
+        return [point.margin for point in self.points]
 
 
 def check_picture(path: Path) -> None:
@@ -81,49 +99,47 @@ def trade_off(plans: list[Plan]) -> TradeOff:
         raise InvalidValue(
             "save_plot: these plans predict nothing to draw; plan for a task with a public pool"
         )
-    predictions = [plan.predicted or Prediction() for plan in drawn]
-    with_error = all(predicted.test_error is not None for predicted in predictions)
-    measure = "test_error" if with_error else "excess_loss"
-    return TradeOff(
-        measure=measure.replace("_", " "),
-        epsilons=[plan.epsilon for plan in drawn],
-        predicted=[getattr(predicted, measure) for predicted in predictions],
-        margins=[2 * getattr(predicted, f"{measure}_se") for predicted in predictions],
-        schedules=[_schedule(plan) for plan in drawn],
-        references=_references(drawn[0], measure),
-        promise=_promise(drawn[0]),
-    )
+    measure = _measure(drawn)
+    points = [_point(plan, measure) for plan in drawn]
+    references = _references(drawn[0], measure)
+    return TradeOff(measure.replace("_", " "), points, references, _promise(drawn[0]))
 
 
-def _schedule(plan: Plan) -> str:
-    chosen = plan.chosen
-    return f"{chosen.rounds} × {chosen.local_steps}" if chosen else ""
+def _measure(plans: list[Plan]) -> str:
+    predictions = [plan.predicted for plan in plans if plan.predicted]
+    known = all(predicted.test_error is not None for predicted in predictions)
+    return "test_error" if known else "excess_loss"
+
+
+def _point(plan: Plan, measure: str) -> Point:
+    option = plan.chosen
+    assert option
+    mean, error = getattr(option.predicted, measure), getattr(option.predicted, f"{measure}_se")
+    return Point(plan.epsilon, mean, 2 * error, f"{option.rounds} × {option.local_steps}")
 
 
 def _references(plan: Plan, measure: str) -> list[Reference]:
     """Those that are known: an excess loss of public records alone is not."""
-    untrained = getattr(plan.untrained, measure)
-    alone = getattr(plan.public_only, measure, None)
+    untrained, alone = getattr(plan.untrained, measure), getattr(plan.public_only, measure, None)
     known = [] if untrained is None else [Reference(UNTRAINED, untrained, "dash", "--")]
     return known if alone is None else [*known, Reference(PUBLIC, alone, "dot", ":")]
 
 
 def _promise(plan: Plan) -> list[str]:
-    settings = plan.settings
-    assert settings
+    promise = plan.promise
     return [
-        f"Protected: {UNIT[settings.unit]} (unit = {settings.unit}, "
-        f"neighbours = {settings.neighbours}); δ = {settings.delta:g}",
-        f"Trust = {settings.trust}: {TRUST[settings.trust]}{_colluders(settings)}",
+        f"Protected: {UNIT[promise.unit]} (unit = {promise.unit}, "
+        f"neighbours = {promise.neighbours}); δ = {promise.delta:g}",
+        f"Trust = {promise.trust}: {TRUST[promise.trust]}{_colluders(promise)}",
     ]
 
 
-def _colluders(settings: Settings) -> str:
+def _colluders(promise: Promise) -> str:
     """Who else may help the adversary; under local trust everybody may."""
-    if settings.trust == "local":
+    if promise.colluding is None:
         return ""
-    count = 1 if settings.colluding is None else settings.colluding
-    return f"; up to {count} client{'' if count == 1 else 's'} may collude"
+    plural = "" if promise.colluding == 1 else "s"
+    return f"; up to {promise.colluding} client{plural} may collude"
 
 
 def picture(shown: TradeOff) -> Any:
@@ -166,10 +182,10 @@ def _draw_points(axes: Any, shown: TradeOff) -> None:
         capsize=3,
         label=f"{PLANS} (rounds × local steps)",
     )
-    for x, y, schedule in zip(shown.epsilons, shown.predicted, shown.schedules, strict=True):
+    for point in shown.points:
         axes.annotate(
-            schedule,
-            (x, y),
+            point.schedule,
+            (point.epsilon, point.predicted),
             textcoords="offset points",
             xytext=(6, 8),
             fontsize=8,
@@ -190,7 +206,7 @@ def html_picture(shown: TradeOff) -> str:
             x=shown.epsilons,
             y=shown.predicted,
             error_y={"array": shown.margins},
-            text=shown.schedules,
+            text=[point.schedule for point in shown.points],
             mode="lines+markers",
             name=PLANS,
             line={"color": COLOUR[PLANS]},

@@ -71,7 +71,7 @@ def _different(study: Study) -> Iterator[tuple[Case, str, Claim]]:
 
 def _subject(case: Case, claim: Claim) -> Any:
     """What a claim is about: the case, or its runs without noise, which others may share."""
-    reference = tuple(id(cell) for cell in case.cells if not cell.private)
+    reference = tuple(id(cell) for cell in case.reference)
     return (case.task, reference) if claim in WITHOUT_NOISE and reference else id(case)
 
 

@@ -2,7 +2,8 @@
 
 import math
 import statistics
-from itertools import combinations
+from collections import defaultdict
+from itertools import chain, combinations
 
 from equipoise.paper.observations.interior import CLOSE, SELDOM, Findings
 from equipoise.paper.observations.local_steps import Setting, private, swept
@@ -66,10 +67,16 @@ def _law_verdict(law: Law) -> str:
         return UNKNOWN
     linear, root = law.fits
     claimed, other = (root, linear) if _claims_root(law) else (linear, root)
-    if math.isnan(claimed.r2):
+    return _better_fit(claimed, other, len(law.clips))
+
+
+def _better_fit(claimed: Fit, other: Fit, points: int) -> str:
+    """Whether the claimed fit is good, and clearly better than the other; refuted if one of them is
+    good, and the claimed one falls or is clearly worse."""
+    if math.isnan(claimed.r2) or max(claimed.r2, other.r2) < FITS:
         return UNKNOWN
-    ahead = len(law.clips) * math.log(_unexplained(other) / _unexplained(claimed))
-    if max(claimed.r2, other.r2) >= FITS and (claimed.slope < 0 or ahead <= -APART):
+    ahead = points * math.log(_unexplained(other) / _unexplained(claimed))
+    if claimed.slope < 0 or ahead <= -APART:
         return FAILS
     return HOLDS if claimed.r2 >= FITS and ahead >= APART else UNKNOWN
 
@@ -134,12 +141,11 @@ def _within(apart: Difference, in_hindsight: Difference) -> str:
 
 def acts_early(case: Case, algorithm: str) -> Findings:
     """Shares of clipped messages in the first and last third of the rounds."""
-    cells = [cell for cell in case.cells if cell.private and cell.algorithm == algorithm]
-    shares = _shares(cells)
-    if not shares:
+    cells = [cell for cell in case.private if cell.algorithm == algorithm]
+    by_trial = _shares(cells)
+    if not by_trial:
         return
-    early = difference([statistics.fmean(first for first, _ in pairs) for pairs in shares])
-    late = difference([statistics.fmean(last for _, last in pairs) for pairs in shares])
+    early, late = (difference(list(shares)) for shares in zip(*by_trial, strict=True))
     yield Finding(
         "8",
         f"Clipping acts only early: some messages are clipped in the first third of the rounds, "
@@ -154,10 +160,12 @@ def acts_early(case: Case, algorithm: str) -> Findings:
     )
 
 
-def _shares(cells: list[Cell]) -> list[list[tuple[float, float]]]:
-    """Of every trial the shares clipped early and late, of each run where they are known."""
-    by_trial: dict[int, list[tuple[float, float]]] = {}
-    for trial in (trial for cell in cells for trial in cell.trials):
+def _shares(cells: list[Cell]) -> list[tuple[float, float]]:
+    """Of every trial the mean shares clipped early and late, over the runs where they are known."""
+    early: dict[int, list[float]] = defaultdict(list)
+    late: dict[int, list[float]] = defaultdict(list)
+    for trial in chain.from_iterable(cell.trials for cell in cells):
         if trial.clipped_early is not None and trial.clipped_late is not None:
-            by_trial.setdefault(trial.seed, []).append((trial.clipped_early, trial.clipped_late))
-    return list(by_trial.values())
+            early[trial.seed].append(trial.clipped_early)
+            late[trial.seed].append(trial.clipped_late)
+    return [(statistics.fmean(early[seed]), statistics.fmean(late[seed])) for seed in early]

@@ -64,11 +64,13 @@ def inside(case: Case, curves: Sequence[Sequence[Cell]]) -> Inside:
     """The test for an optimum in between, over curves of three cells or more; those without common
     trials are left out."""
     curves = [cells for cells in curves if chosen(cells[1:-1])]
-    inner = [averaged([choose(cells[1:-1]) for cells in curves]) for choose in (chosen, best)]
-    first, last = (averaged([cells[end].errors for cells in curves]) for end in (0, -1))
+    inner = averaged([chosen(cells[1:-1]) for cells in curves])
+    hindsight = averaged([best(cells[1:-1]) for cells in curves])
+    first = averaged([cells[0].errors for cells in curves])
+    last = averaged([cells[-1].errors for cells in curves])
     return Inside(
-        low=(paired(first, inner[0]), paired(first, inner[1])),
-        high=(paired(last, inner[0]), paired(last, inner[1])),
+        low=(paired(first, inner), paired(first, hindsight)),
+        high=(paired(last, inner), paired(last, hindsight)),
         between=sum(map(_lowest_in_between, curves)),
         curves=len(curves),
         cut=sum(_lacks_an_end(case, cells) for cells in curves),

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from equipoise.paper.observations.interior import STEADY, Findings, inside
-from equipoise.paper.observations.local_steps import Setting, private, ranked
+from equipoise.paper.observations.local_steps import Setting, by_clip, private, ranked
 from equipoise.reports.evidence import (
     UNKNOWN,
     Difference,
@@ -43,8 +43,8 @@ def best_iterations(case: Case, algorithm: str) -> Findings:
     )
     if not by_setting:
         yield Finding("4", hypothesis, "", "needs three values of T", ABSENT, 0, UNKNOWN)
-    for clip in sorted({setting.clip_norm for setting in by_setting}):
-        tested = inside(case, [cells for at, cells in by_setting.items() if at.clip_norm == clip])
+    for clip, many in by_clip(by_setting).items():
+        tested = inside(case, many)
         yield Finding(
             "4",
             hypothesis,

@@ -1,6 +1,7 @@
 """Observations 1 and 3 of the paper: the best number of local steps."""
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -20,7 +21,7 @@ from equipoise.reports.evidence import (
 )
 from equipoise.reports.findings import Finding
 from equipoise.reports.optima import curves, optimum, reference_iterations
-from equipoise.reports.study import Case, Cell
+from equipoise.reports.study import Case, Cell, joined
 
 MOST_BUDGETS = 7  # whose orders are all tried
 FEWEST_BUDGETS = 4  # three have six orders: none of them is as rare as one in twenty
@@ -49,10 +50,18 @@ def swept(case: Case, algorithm: str) -> dict[Setting, list[Cell]]:
     }
 
 
+def by_clip(by_setting: dict[Setting, Value]) -> dict[float, list[Value]]:
+    """By clip norm what there is at each budget, sorted."""
+    values: dict[float, list[Value]] = defaultdict(list)
+    for setting in sorted(by_setting):
+        values[setting.clip_norm].append(by_setting[setting])
+    return dict(sorted(values.items()))
+
+
 def interior(case: Case, algorithm: str) -> Findings:
     long = {at: cells for at, cells in private(swept(case, algorithm)).items() if len(cells) > 2}
-    for clip in sorted({setting.clip_norm for setting in long}):
-        tested = inside(case, [cells for at, cells in long.items() if at.clip_norm == clip])
+    for clip, many in by_clip(long).items():
+        tested = inside(case, many)
         yield Finding(
             "1",
             "At fixed T some τ in between is better than the smallest and than the largest τ, on "
@@ -150,7 +159,7 @@ def ranked(
     optima = {clip: [axis(cell) for cell in row] for clip, row in rows.items()}
     rho, low, high = rank_test(budgets, list(optima.values()))
     claimed, contrary = (low, high) if rising else (high, low)
-    trials = min(len(cell.trials) for row in rows.values() for cell in row)
+    trials = min(len(cell.trials) for cell in joined(rows.values()))
     listed = "; ".join(f"C = {clip:g}: {', '.join(map(str, row))}" for clip, row in optima.items())
     return Finding(
         number,
@@ -165,10 +174,7 @@ def ranked(
 
 def _rows(best_cells: dict[Setting, Cell], budgets: list[float]) -> dict[float, list[Cell]]:
     """By clip norm the cells at all budgets, where there are all."""
-    rows: dict[float, list[Cell]] = {}
-    for setting in sorted(best_cells):
-        rows.setdefault(setting.clip_norm, []).append(best_cells[setting])
-    return {clip: row for clip, row in sorted(rows.items()) if len(row) == len(budgets)}
+    return {clip: row for clip, row in by_clip(best_cells).items() if len(row) == len(budgets)}
 
 
 def _clips(count: int) -> str:

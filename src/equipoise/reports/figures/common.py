@@ -97,10 +97,13 @@ def key_line(label: str, colour: Any, marker: str, **more: Any) -> Any:
     return Line2D([], [], color=colour, marker=marker, label=label, **more)
 
 
-def budget_keys(case: Case, budgets: Look) -> list[Any]:
+def budget_keys(case: Case, budgets: Look, drawn: Sequence[Cell]) -> list[Any]:
+    """A key for each budget that has a line."""
+    shown = {cell.epsilon for cell in drawn}
     return [
         key_line(case.budget(epsilon), budgets.colour[epsilon], budgets.marker[epsilon])
         for epsilon in budgets.values
+        if epsilon in shown
     ]
 
 

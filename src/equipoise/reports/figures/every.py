@@ -25,8 +25,11 @@ class Drawn(NamedTuple):
 def every_figure(study: Study, laws: Sequence[Law]) -> Iterator[Drawn]:
     for case in study.cases:
         yield from _of_case(case)
-    for convention in dict.fromkeys(case.convention for case in study.cases):
-        yield from _of_laws(convention, [law for law in laws if law.convention == convention])
+    by_convention: dict[str, list[Law]] = {case.convention: [] for case in study.cases}
+    for law in laws:
+        by_convention[law.convention].append(law)
+    for convention, alike in by_convention.items():
+        yield from _of_laws(convention, alike)
     for task in study.tasks:
         yield from _of_task(task_name(task), [case for case in study.cases if case.task == task])
 

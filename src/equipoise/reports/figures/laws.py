@@ -77,7 +77,7 @@ def _draw(axes: Any, law: Law) -> None:
         bbox={"facecolor": "#ffffffcc", "lw": 0},
     )
     highest = max(mean + wide for mean, wide in zip(law.means, spread, strict=True))
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, law.clips[-1] * 1.06)
     axes.set_ylim(0, highest * 1.3)
     axes.set_title(f"{law.algorithm}, {' + '.join(task_name(task) for task in law.tasks)}")
     axes.set_xlabel("clip threshold C")

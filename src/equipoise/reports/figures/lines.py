@@ -8,6 +8,7 @@ from typing import Any
 from equipoise.reports.drawing import clip_name, finish, from_zero, panels
 from equipoise.reports.figures.common import (
     MOST_COLUMNS,
+    Look,
     below,
     budget_keys,
     clip_beside,
@@ -26,7 +27,7 @@ from equipoise.reports.optima import (
     optimum,
     reference_iterations,
 )
-from equipoise.reports.study import Case, Cell
+from equipoise.reports.study import Case, Cell, joined
 
 
 def error_by_steps(case: Case, iterations: int) -> Any | None:
@@ -37,7 +38,7 @@ def error_by_steps(case: Case, iterations: int) -> Any | None:
         return None
     algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
     figure, grid = panels(len(algorithms), len(clips), sharex=True, sharey=True)
-    budgets, drawn = look(case.values("epsilon")), _joined(by_curve.values())
+    budgets, drawn = look(case.values("epsilon")), joined(by_curve.values())
     for panel in each_panel(grid, algorithms, clips):
         for epsilon in budgets.values:
             clip = clip_beside(epsilon, panel.value)
@@ -46,7 +47,7 @@ def error_by_steps(case: Case, iterations: int) -> Any | None:
         panel.frame(f"{panel.algorithm}, {clip_name(panel.value)}", _steps(drawn))
     untrained = from_zero(grid, drawn, case.baseline)
     heading = f"{case.title}: error against local steps, T = {iterations} iterations"
-    keys = [*budget_keys(case, budgets), *common_keys(untrained)]
+    keys = [*budget_keys(case, budgets, drawn), *common_keys(untrained)]
     return finish(figure, heading, below(case), keys)
 
 
@@ -54,25 +55,32 @@ def error_by_clip(case: Case) -> Any | None:
     """Fig. 4: one line per clip threshold, one column per budget."""
     iterations = reference_iterations(case)
     by_curve = curves(case, iterations)
-    finite = [clip for clip in case.values("clip_norm") if clip < math.inf]
-    budgets = [epsilon for epsilon in case.values("epsilon") if epsilon < math.inf][:MOST_COLUMNS]
-    if len(finite) < 2 or not budgets or not _any_line(by_curve.values()):
+    clips, budgets = look(_finite(case, "clip_norm")), _finite(case, "epsilon")[:MOST_COLUMNS]
+    if len(clips.values) < 2 or not budgets or not _any_line(by_curve.values()):
         return None
-    algorithms, clips = case.values("algorithm"), look(finite)
+    algorithms, steps = case.values("algorithm"), _steps(joined(by_curve.values()))
     figure, grid = panels(len(algorithms), len(budgets), width=2.5, sharex=True, sharey=True)
-    steps = _steps(_joined(by_curve.values()))
     for panel in each_panel(grid, algorithms, budgets):
         for clip in clips.values:
             cells = by_curve.get(Curve(panel.algorithm, panel.value, clip, iterations), [])
             _draw_with_best(panel.axes, cells, clips.colour[clip], clips.marker[clip])
         panel.frame(f"{panel.algorithm}\n{case.budget(panel.value)}", steps)
-    drawn = _joined(cells for curve, cells in by_curve.items() if curve.epsilon in budgets)
-    untrained = from_zero(grid, drawn, case.baseline)
-    keys = [key_line(clip_name(clip), clips.colour[clip], clips.marker[clip]) for clip in finite]
+    drawn = [cell for cell in joined(by_curve.values()) if cell.epsilon in budgets]
+    keys = [*_clip_keys(clips), *common_keys(from_zero(grid, drawn, case.baseline))]
     heading = (
         f"{case.title}: error against local steps by clip threshold, T = {iterations} iterations"
     )
-    return finish(figure, heading, below(case), [*keys, *common_keys(untrained)])
+    return finish(figure, heading, below(case), keys)
+
+
+def _finite(case: Case, axis: str) -> list[float]:
+    return [value for value in case.values(axis) if value < math.inf]
+
+
+def _clip_keys(clips: Look) -> list[Any]:
+    return [
+        key_line(clip_name(clip), clips.colour[clip], clips.marker[clip]) for clip in clips.values
+    ]
 
 
 def error_by_iterations(case: Case) -> Any | None:
@@ -80,7 +88,7 @@ def error_by_iterations(case: Case) -> Any | None:
     training records."""
     along, rule = along_iterations(case)
     along = {line: cells for line, cells in along.items() if len(cells) > 1}
-    totals = sorted({cell.iterations for cell in _joined(along.values())})
+    totals = sorted({cell.iterations for cell in joined(along.values())})
     if not totals:
         return None
     algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
@@ -97,16 +105,12 @@ def error_by_iterations(case: Case) -> Any | None:
         panel.frame(title, totals, "iterations in total T")
     untrained = from_zero(grid, drawn, case.baseline, [cell.train_mean or 0.0 for cell in drawn])
     training = key_line("training error (mean)", "#777777", "", linestyle=":", linewidth=1)
-    keys = [*budget_keys(case, budgets), *common_keys(untrained), training]
+    keys = [*budget_keys(case, budgets, drawn), *common_keys(untrained), training]
     return finish(figure, f"{case.title}: error against iterations, {rule}", below(case), keys)
 
 
 def _any_line(many: Iterable[Sequence[Cell]]) -> bool:
     return any(len(cells) > 1 for cells in many)
-
-
-def _joined(many: Iterable[Sequence[Cell]]) -> list[Cell]:
-    return [cell for cells in many for cell in cells]
 
 
 def _steps(cells: Sequence[Cell]) -> list[int]:

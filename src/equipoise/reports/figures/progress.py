@@ -9,7 +9,7 @@ from equipoise.reports.drawing import finish, panels
 from equipoise.reports.figures.budgets import best_by_budget
 from equipoise.reports.figures.common import MOST_COLUMNS, Look, below, budget_keys, look
 from equipoise.reports.optima import curves, optimum, reference_iterations
-from equipoise.reports.study import Case, Cell, number
+from equipoise.reports.study import Case, Cell, joined, number
 
 WIDTH = 3.6  # inches of a panel
 LETTERS = 13  # of a title, in an inch of it
@@ -25,19 +25,19 @@ def progress(case: Case) -> Any | None:
     steps of each budget."""
     algorithms = case.values("algorithm")[:MOST_COLUMNS]
     best = {algorithm: _best(case, algorithm) for algorithm in algorithms}
-    if not any(len(cell.curve) > 1 for cells in best.values() for cell in cells):
+    drawn = joined(best.values())
+    if not any(len(cell.curve) > 1 for cell in drawn):
         return None
     figure, grid = panels(3, len(algorithms), width=WIDTH, height=1.75, sharex=True, sharey="row")
     budgets = look(case.values("epsilon"))
-    for column, algorithm in enumerate(algorithms):
-        for row, name in enumerate(ROWS):
-            for cell in best[algorithm]:
-                _draw(grid[row, column], cell, name, budgets)
-        grid[0, column].set_title(_title(algorithm, best[algorithm]))
-        grid[2, column].set_xlabel("iterations done")
+    for column, (algorithm, cells) in zip(grid.T, best.items(), strict=True):
+        for cell in cells:
+            _draw(column, cell, budgets)
+        column[0].set_title(_title(algorithm, cells))
+        column[2].set_xlabel("iterations done")
     _scale(grid)
     heading = f"{case.title}: along the iterations, at the best τ and C of each budget"
-    return finish(figure, heading, below(case, band=False), budget_keys(case, budgets))
+    return finish(figure, heading, below(case, band=False), budget_keys(case, budgets, drawn))
 
 
 def _best(case: Case, algorithm: str) -> list[Cell]:
@@ -57,14 +57,14 @@ def _title(algorithm: str, best: Sequence[Cell]) -> str:
     return f"{algorithm}\n{fill(listed, int(WIDTH * LETTERS), break_long_words=False)}"
 
 
-def _draw(axes: Any, cell: Cell, name: str, budgets: Look) -> None:
-    """What was measured of one quantity along a run; nothing is clipped where there is no
-    noise."""
-    known = [moment for moment in cell.curve if getattr(moment, name) is not None]
-    if known and (name != "clipped" or cell.private):
+def _draw(column: Any, cell: Cell, budgets: Look) -> None:
+    """Each quantity along a run in its row, as far as it was measured; without noise nothing is
+    clipped."""
+    for axes, name in zip(column, ROWS, strict=True):
+        known = cell.along(name) if cell.private or name != "clipped" else []
         axes.plot(
-            [moment.iteration for moment in known],
-            [getattr(moment, name) for moment in known],
+            [iteration for iteration, _ in known],
+            [value for _, value in known],
             color=budgets.colour[cell.epsilon],
             marker=budgets.marker[cell.epsilon],
             markersize=5 if len(known) < 6 else 2.5,

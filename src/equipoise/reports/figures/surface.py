@@ -13,7 +13,7 @@ from equipoise.reports.figures.common import (
     each_panel,
 )
 from equipoise.reports.optima import Curve, curves, optimum, reference_iterations
-from equipoise.reports.study import Case, Cell
+from equipoise.reports.study import Case, Cell, joined
 
 MOST_NUMBERED = 10  # local steps in a map with numbers
 
@@ -27,11 +27,23 @@ class Map(NamedTuple):
     budgets: list[float]
     steps: list[int]
     shade: Any
-    digits: int
 
     @property
     def numbered(self) -> bool:
         return len(self.steps) <= MOST_NUMBERED
+
+    @property
+    def digits(self) -> int:
+        return 2 if self.shade.vmax - self.shade.vmin > 0.1 else 3
+
+    @property
+    def width(self) -> float:
+        """Of a panel, in inches."""
+        return max(2.7, 0.36 * len(self.steps) + 0.6) if self.numbered else 3.4
+
+    @property
+    def height(self) -> float:
+        return 0.36 * len(self.budgets) + 0.7
 
     def row(self, panel: Panel, epsilon: float) -> list[Cell]:
         clip = clip_beside(epsilon, panel.value)
@@ -42,19 +54,15 @@ def surface(case: Case) -> Any | None:
     """Mean error over local steps and budget, one panel per algorithm and clip threshold."""
     iterations = reference_iterations(case)
     by_curve = curves(case, iterations)
-    drawn = [cell for cells in by_curve.values() for cell in cells]
+    drawn = joined(by_curve.values())
     steps = sorted({cell.local_steps for cell in drawn})
     budgets = case.values("epsilon")
     if len(budgets) < 2 or len(steps) < 2:
         return None
-    means = [cell.mean for cell in drawn]
-    digits = 2 if max(means) - min(means) > 0.1 else 3
-    shown = Map(case, iterations, by_curve, budgets, steps, _shade(means), digits)
+    shown = Map(case, iterations, by_curve, budgets, steps, _shade([cell.mean for cell in drawn]))
     algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
-    width = max(2.7, 0.36 * len(steps) + 0.6) if shown.numbered else 3.4
-    height = 0.36 * len(budgets) + 0.7
     figure, grid = panels(
-        len(algorithms), len(clips), width=width, height=height, sharex=True, sharey=True
+        len(algorithms), len(clips), shown.width, shown.height, sharex=True, sharey=True
     )
     images = [_draw_panel(shown, panel) for panel in each_panel(grid, algorithms, clips)]
     figure.colorbar(
