@@ -19,8 +19,8 @@ from operator import mul
 import pytest
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
+from equipoise.paper.lemma1 import lemma1_sigma
 from equipoise.paper.observations.check import GROUPS, PAPER, observe
-from equipoise.privacy import lemma1_sigma
 from equipoise.reports import drawing
 from equipoise.reports.evidence import FAILS, HOLDS, UNKNOWN, chosen, difference, rank_test
 from equipoise.reports.figures.common import v_by_budget

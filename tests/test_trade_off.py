@@ -2,13 +2,15 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from equipoise.errors import InvalidValue
-from equipoise.planning.plan import Plan
+from equipoise.planning.plan import Plan, Prediction
 from equipoise.reports.trade_off import draw_trade_off, html_picture, picture, trade_off
+from equipoise.result import PublicOnly
 
 GOLDEN = Path(__file__).parent / "golden" / "v0.1"
 PROMISE = ["unit = client", "neighbours = replace-one", "δ = 1e-05", "Trust = secure-aggregation"]
@@ -17,15 +19,18 @@ PROMISE = ["unit = client", "neighbours = replace-one", "δ = 1e-05", "Trust = s
 @pytest.fixture
 def plans():
     plan = Plan.model_validate_json((GOLDEN / "plan.json").read_text())
-    settings = plan.settings.model_copy(update={"trust": "secure-aggregation", "colluding": 2})
-    predicted = {**plan.predicted, "test_error": 0.2, "test_error_se": 0.01}
     alike = {
-        "settings": settings,
-        "predicted": predicted,
-        "untrained": {"test_error": 0.4, "excess_loss": 0.6},
-        "public_only": {"test_error": 0.05},
+        "chosen": predicting(plan, test_error=0.2, test_error_se=0.01),
+        "untrained": Prediction(test_error=0.4, excess_loss=0.6),
+        "public_only": PublicOnly(records=40, test_error=0.05, test_loss=0.1),
     }
-    return [plan.model_copy(update={**alike, "epsilon": epsilon}) for epsilon in (0.5, 2.0)]
+    promises = [replace(plan.promise, epsilon=epsilon, colluding=2) for epsilon in (0.5, 2.0)]
+    return [plan.model_copy(update={**alike, "promise": promise}) for promise in promises]
+
+
+def predicting(plan, **changes):
+    predicted = plan.predicted.model_copy(update=changes)
+    return plan.chosen.model_copy(update={"predicted": predicted})
 
 
 def words(figure):
@@ -70,8 +75,7 @@ def test_what_is_not_known_is_not_drawn(plans):
     """Without a test error the excess loss is drawn, which nobody predicts for public records
     alone."""
     unknown = [
-        plan.model_copy(update={"predicted": {**plan.predicted, "test_error": None}})
-        for plan in plans
+        plan.model_copy(update={"chosen": predicting(plan, test_error=None)}) for plan in plans
     ]
     shown = trade_off(unknown)
     assert shown.measure == "excess loss"
@@ -81,7 +85,7 @@ def test_what_is_not_known_is_not_drawn(plans):
 
 
 def test_plans_without_predictions_are_refused(plans, tmp_path):
-    empty = [plan.model_copy(update={"predicted": None}) for plan in plans]
+    empty = [plan.model_copy(update={"chosen": None}) for plan in plans]
     with pytest.raises(InvalidValue, match="predict nothing to draw"):
         draw_trade_off(empty, tmp_path / "x.html")
 
