@@ -169,23 +169,29 @@ def _from_format_0(document: dict[str, Any]) -> dict[str, Any]:
         del run["h_update"]
     rest = {name: value for name, value in document.items() if name not in names}
     clients = rest.pop("per_client", None)
-    shared = {"unit": run.get("unit", "client"), "neighbours": run.get("neighbours", "replace-one")}
+    account = _account_of_format_0(run, rest, clients or [rest])
+    sizes = tuple(client["records"] for client in clients) if clients else None
+    return {**rest, "format": FORMAT, "run": run, "account": account, "sizes": sizes}
+
+
+def _account_of_format_0(
+    run: dict[str, Any], document: dict[str, Any], clients: list[dict[str, Any]]
+) -> dict[str, Any]:
+    stability = document.pop("stability", None)
     events = [
         {
-            **shared,
-            "sensitivity": of["sensitivity"],
-            "sigma": of["sigma"],
-            "rate": of.get("sampling_rate", 1.0),
-            "count": rest["releases"],
+            "unit": run.get("unit", "client"),
+            "neighbours": run.get("neighbours", "replace-one"),
+            "sensitivity": client["sensitivity"],
+            "sigma": client["sigma"],
+            "rate": client.get("sampling_rate", 1.0),
+            "count": document["releases"],
         }
-        for of in clients or [rest]
+        for client in clients
     ]
-    stability = rest.pop("stability", None)
-    account = {
+    return {
         "events": events,
-        "epsilons": [of["epsilon_spent"] for of in clients or [rest]],
+        "epsilons": [client["epsilon_spent"] for client in clients],
         "exact": stability is None and all(event["rate"] == 1 for event in events),
         "follows_from": stability,
     }
-    sizes = tuple(of["records"] for of in clients) if clients else None
-    return {**rest, "format": FORMAT, "run": run, "account": account, "sizes": sizes}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from equipoise.algorithms import algorithm_spec
+from equipoise.algorithms.schedule import divisors_of
 from equipoise.facts import Facts
 from equipoise.planning.bounds import trainability
 from equipoise.planning.candidates import Candidate, smallest
@@ -168,8 +169,7 @@ def _paces(question: Question) -> list[tuple[int, list[int]]]:
     """Local steps, and the numbers of rounds to try with each."""
     T = question.iterations
     if T:
-        divisors = [tau for tau in range(1, T + 1) if T % tau == 0]
-        return [(tau, [T // tau]) for tau in divisors if T // tau <= MOST_ROUNDS]
+        return [(tau, [T // tau]) for tau in divisors_of(T) if T // tau <= MOST_ROUNDS]
     return [(tau, [K for K in ROUNDS if K * tau <= LONGEST]) for tau in PACES]
 
 
@@ -214,7 +214,7 @@ class RecordProblem:
         """By place of the noise, algorithm and local steps."""
         T, surrogate = question.iterations, self.surrogate
         etas = [2 / (surrogate.L + surrogate.mu), 0.5 / surrogate.L]
-        paces = [tau for tau in range(1, T + 1) if T % tau == 0] if T else list(RECORD_PACES)
+        paces = divisors_of(T) if T else list(RECORD_PACES)
         groups = {}
         for place in question.mechanisms:
             for algorithm in _algorithms(question, place):

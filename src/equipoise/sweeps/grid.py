@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equipoise.algorithms.catalogue import algorithm_options
+from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.settings import MOST_ITERATIONS, Settings, near_setting
 
@@ -140,9 +141,4 @@ def _local_steps(document: dict[str, Any], iterations: Any) -> list[int]:
     require(
         iterations is not None, 'local_steps = "divisors" needs iterations, whose divisors they are'
     )
-    return divisors(iterations)
-
-
-def divisors(number: int) -> list[int]:
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
+    return divisors_of(iterations)
