@@ -98,9 +98,10 @@ class ClientProblem:
         r0 = float((self.surrogate.best - self.surrogate.x0).norm())
         clips = [question.clip] if question.clip else [r0 / 2**j for j in range(1, 6)]
         gammas = [question.gamma] if question.gamma else _gammas(question)
-        etas = [1 / self.surrogate.L, 0.25 / self.surrogate.L]
-        few = 3 if self.surrogate.large else seeds
         options = question.options_of(algorithm)
+        smoothness = self.surrogate.L + algorithm_spec(algorithm).proximal(options)
+        etas = [1 / smoothness, 0.25 / smoothness]
+        few = 3 if self.surrogate.large else seeds
         what = Screen(algorithm, options, etas, _paces(question), clips, gammas, noise, few)
         return screen(self.surrogate, what)
 
@@ -212,13 +213,13 @@ class RecordProblem:
 
     def groups(self, question: Question) -> dict[str, list[Candidate]]:
         """By place of the noise, algorithm and local steps."""
-        T, surrogate = question.iterations, self.surrogate
-        etas = [2 / (surrogate.L + surrogate.mu), 0.5 / surrogate.L]
+        T = question.iterations
         paces = divisors_of(T) if T else list(RECORD_PACES)
         groups = {}
         for place in question.mechanisms:
             for algorithm in _algorithms(question, place):
                 options = _options(question, algorithm, place)
+                etas = self._etas(algorithm_spec(algorithm).proximal(options))
                 for tau in paces:
                     plans = [
                         Candidate(algorithm, eta, tau, K, C, 1.0, place.noise_in, options)
@@ -229,6 +230,11 @@ class RecordProblem:
                     if plans:
                         groups[f"{place.noise_in}, {algorithm}, tau = {tau}"] = plans
         return groups
+
+    def _etas(self, proximal: float) -> list[float]:
+        """The longest step that contracts, and a shorter one."""
+        L, mu = self.surrogate.L + proximal, self.surrogate.mu + proximal
+        return [2 / (L + mu), 0.5 / L]
 
     def _clips(self, question: Question, place: Mechanism) -> list[float]:
         bound = self.facts.gradient_bound or math.inf
