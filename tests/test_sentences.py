@@ -70,7 +70,9 @@ def test_nu_is_said_in_one_way(capsys):
     for path, text in every_text().items():
         assert "No schedule can learn" not in text, path
         assert "no schedule can learn" not in text, path
-        assert "of one release" not in text or "nu" not in text.split("of one release")[0][-40:], path
+        assert "of one release" not in text or "nu" not in text.split("of one release")[0][-40:], (
+            path
+        )
 
 
 def write_clinic(folder, labels):
