@@ -85,7 +85,7 @@ def last_model(task, schedule, algorithm, clip=np.inf, noise=None, sigma=0.0, ga
     """The product's communicated model after the whole schedule."""
     clients = len(task.clients.sizes)
     fleet = SimulatedFleet(
-        clients, task.clients.gradient, algorithm, ClippedRelease(clip_norm, sigma), noise
+        clients, task.clients.gradient, algorithm, ClippedRelease(clip, sigma), noise
     )
     rounds = list(server_rounds(task.x0 if x0 is None else x0, schedule, fleet, gamma))
     return rounds[-1].x, fleet

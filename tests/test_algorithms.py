@@ -7,7 +7,9 @@ import pytest
 import torch
 
 import paper
-from equipoise.algorithms import coin, dp_fedavg, dp_scaffnew, periodic
+from equipoise.algorithms.dp_fedavg import dp_fedavg
+from equipoise.algorithms.dp_scaffnew import dp_scaffnew
+from equipoise.algorithms.schedule import coin, periodic
 from equipoise.errors import InvalidValue
 from equipoise.fleets import Broadcast, client_round
 from equipoise.privacy import SimulatedNoise
@@ -153,10 +155,10 @@ def test_clipped_h_formula():
     update, state = algorithm.local_round(x, algorithm.init(x), range(4), task.clients.gradient)
     x_new, release = x + 0.37, update + 1.7
     _, after = algorithm.local_round(
-        x_new, algorithm.heard(state, update, release), range(4, 8), task.clients.gradient
+        x_new, algorithm.after_release(state, update, release), range(4, 8), task.clients.gradient
     )
     torch.testing.assert_close(after.h, p / ETA * (x_new - x - clip(update, C)), rtol=0, atol=1e-13)
-    heard = dp_scaffnew(ETA, p, "released").heard(state, update, release)
+    heard = dp_scaffnew(ETA, p, "released").after_release(state, update, release)
     _, after = algorithm.local_round(x_new, heard, range(4, 8), task.clients.gradient)
     torch.testing.assert_close(after.h, p / ETA * (x_new - x - release), rtol=0, atol=1e-13)
 

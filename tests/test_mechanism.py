@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from equipoise.errors import InvalidValue
-from equipoise.privacy import Guarantee, SecretNoise
+from equipoise.privacy import Promise, SecretNoise
 from equipoise.privacy.clip import ClippedRelease, clip
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -80,16 +80,16 @@ def test_antipodal_updates_attain_the_sensitivity():
     u = torch.randn(40, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 100
     C = 0.3
     distance = float((clip(u, C) - clip(-u, C)).norm())
-    assert distance == pytest.approx(Guarantee("replace-one", "local", 5).sensitivity(C))
+    assert distance == pytest.approx(Promise(2.0, 1e-5, neighbours="replace-one").sensitivity(C))
     assert float(clip(u, C).norm()) == pytest.approx(
-        Guarantee("zero-out", "local", 5).sensitivity(C)
+        Promise(2.0, 1e-5, neighbours="zero-out").sensitivity(C)
     )
 
 
 def test_the_noise_is_added_after_the_clip():
     u = torch.arange(1.0, 7.0, dtype=torch.float64).reshape(2, 3)
     normals = np.array([[5.0, -6.0, 7.0], [8.0, 9.0, -1.0]])
-    release = ClippedRelease(clip=0.5, client_sigma=2.0).release(u, Given(normals), 1)
+    release = ClippedRelease(clip=0.5, sigma=2.0).release(u, Given(normals), 1)
     assert torch.equal(release, clip(u, 0.5) + 2.0 * torch.tensor(normals))
 
 
@@ -139,7 +139,7 @@ def test_tiny_noise_is_still_noise(tiny):
         torch.zeros(3, 4, dtype=torch.float64), SecretNoise(), 1
     )
     assert (release != 0).all()
-    assert ClippedRelease(1e300, 1e300).clip_norm == 1e300
+    assert ClippedRelease(1e300, 1e300).clip == 1e300
 
 
 @pytest.mark.parametrize("d", [5_000, 44_318, 1_000_000])
