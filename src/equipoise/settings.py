@@ -216,7 +216,8 @@ class Settings(Common):
     eta: float | None = flag(
         None,
         LEARNING,
-        "step size (default: 1/L where L is public, else the task's learning rate)",
+        "step size (default: 1/L where L is public, 1/(L + prox) with a proximal term; else the "
+        "task's learning rate)",
     )
     gamma: float = flag(1.0, LEARNING, "server step: x becomes x + gamma * mean release")
     batch: int | Literal["full"] | None = flag(
@@ -249,7 +250,7 @@ class Settings(Common):
         "q: share of its records that a client samples secretly for a local step (unit record; "
         "default 1)",
     )
-    noise_rule: Literal["exact", "lemma1"] = flag(
+    noise_rule: str = flag(
         "exact",
         PRIVACY,
         "exact, or the paper's Lemma 1 as printed: reproduces figures, guarantees nothing",
@@ -390,7 +391,7 @@ class Settings(Common):
         rate = self._sampling_rate(facts)
         answers = {
             "sampling_rate": rate,
-            "eta": self.eta or facts.eta,
+            "eta": self.eta or facts.step_size(self.proximal),
             "iterations": self.iterations or facts.iterations,
             "clients": facts.clients,
             "batch": facts.batch if facts.batch and rate is None else "full",
