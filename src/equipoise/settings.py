@@ -409,6 +409,11 @@ class Settings(Common):
         batch = facts.batch if self.batch is None and self.sampling_rate is None else None
         if self.unit == "client" or batch is None:
             return self.sampling_rate
+        require(
+            facts.sizes is not None,
+            f"unit=record with task={facts.task}: one sampling rate that makes batch={batch} on "
+            "average needs the number of records of every client; give sampling_rate",
+        )
         return min(1.0, batch * facts.clients / max(sum(facts.sizes or ()), 1))
 
 
