@@ -15,7 +15,8 @@ from torch.nn import functional
 from torch.nn.utils import weight_norm
 
 from equipoise.errors import InvalidValue, UnsafeModel
-from equipoise.privacy import per_example, shares
+from equipoise.privacy.per_example import clipped_sum as clipping
+from equipoise.privacy.per_example import shares
 from equipoise.privacy.per_example.clipped_sum import Layout, clipped_sum, layout_of, mixes_examples
 
 B = 7
@@ -403,7 +404,7 @@ def test_single_precision(name):
 @pytest.mark.parametrize("name", ["cnn", "language model"])
 def test_pieces_do_not_matter(name, monkeypatch):
     monkeypatch.setattr(shares, "PIECE", 13)
-    monkeypatch.setattr(per_example, "PIECE", 13)
+    monkeypatch.setattr(clipping, "PIECE", 13)
     module, parameters, x, y = made(*FAST[name])
     check(module, parameters, square_loss, x, y, layout_of(module, parameters, x), micro_batch=3)
 

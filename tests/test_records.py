@@ -15,7 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from equipoise import DataError, InvalidValue, UnsafeModel, accuracy, own_task, train
-from equipoise.algorithms import dp_fedavg, dp_scaffnew, periodic
+from equipoise.algorithms.dp_fedavg import dp_fedavg
+from equipoise.algorithms.dp_scaffnew import dp_scaffnew
+from equipoise.algorithms.schedule import periodic
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.privacy.clip import ClippedRelease
 from equipoise.privacy.gaussian import epsilon_spent, noise_sigma
@@ -336,31 +338,33 @@ RUN = {
 def test_whole_runs_spend_their_budget_and_say_whose(how):
     result = train(**{**RUN, **how})
     assert result.private
-    assert result.unit == "record"
-    assert result.epsilon * 0.998 <= result.epsilon_spent <= result.epsilon
-    assert result.epsilon_spent == max(client.epsilon_spent for client in result.per_client)
-    assert [client.records for client in result.per_client] == list(
-        load_task("breast-cancer", TaskOptions(clients=5)).clients.sizes
-    )
+    account = result.account
+    assert result.run.unit == "record"
+    assert all(event.unit == "record" for event in account.events)
+    assert result.run.epsilon * 0.998 <= result.epsilon_spent <= result.run.epsilon
+    assert result.epsilon_spent == max(account.epsilons)
+    assert result.sizes == load_task("breast-cancer", TaskOptions(clients=5)).clients.sizes
+    assert len(account.events) == len(account.epsilons) == len(result.sizes)
     assert result.test_error < 0.4
-    assert json.loads(result.to_json())["per_client"][0]["sigma"] > 0
-    if not result.sampled:
-        for client in result.per_client:
+    assert json.loads(result.to_json())["account"]["events"][0]["sigma"] > 0
+    assert account.sampled == ("sampling_rate" in how or "batch" in how)
+    if not account.sampled:
+        for event, epsilon in zip(account.events, account.epsilons, strict=True):
             assert epsilon_spent(
-                client.sigma, result.account.releases, client.sensitivity, 1e-5
-            ) == pytest.approx(client.epsilon_spent, rel=1e-9)
+                event.sigma, account.releases, event.sensitivity, 1e-5
+            ) == pytest.approx(epsilon, rel=1e-9)
 
 
 def test_rates_differ_only_where_batch_asks_for_them():
-    sizes = [client.records for client in train(**RUN).per_client]
-    common = train(**RUN, sampling_rate=0.25).per_client
-    assert {(client.sampling_rate, client.epsilon_spent) for client in common} == {
-        (0.25, common[0].epsilon_spent)
-    }
-    batch = train(**RUN, batch=20).per_client
-    assert [client.sampling_rate for client in batch] == [20 / size for size in sizes]
-    assert len({client.sigma for client in batch}) == 1
-    assert max(batch, key=lambda client: client.epsilon_spent).records == min(sizes)
+    sizes = train(**RUN).sizes
+    common = train(**RUN, sampling_rate=0.25).account
+    assert {event.rate for event in common.events} == {0.25}
+    assert set(common.epsilons) == {common.epsilons[0]}
+    batch = train(**RUN, batch=20)
+    assert [event.rate for event in batch.account.events] == [20 / size for size in sizes]
+    assert len({event.sigma for event in batch.account.events}) == 1
+    most = max(range(len(sizes)), key=lambda client: batch.account.epsilons[client])
+    assert batch.sizes[most] == min(sizes)
 
 
 def test_the_noise_that_is_added_is_the_noise_that_is_accounted_for():
@@ -375,9 +379,9 @@ def test_the_noise_that_is_added_is_the_noise_that_is_accounted_for():
                 simulate_noise_seed=seed,
             )
             moves.append(result.x - still.x)
-        client = result.per_client[0]
-        scale = 1.0 if how.get("noise_in") else 0.5 / (client.records * client.sampling_rate)
-        expected = scale * client.sigma / math.sqrt(5)
+        event = result.account.events[0]
+        scale = 1.0 if how.get("noise_in") else 0.5 / (result.sizes[0] * event.rate)
+        expected = scale * event.sigma / math.sqrt(5)
         spread = np.concatenate(moves).std()
         sampling = (
             0.0 if how.get("sampling_rate") is None else 0.15
@@ -404,12 +408,12 @@ def test_warm_start_and_public_only():
     cold = train(**RUN, public_records=60)
     warm = train(**RUN, public_records=60, warm_start=True)
     assert cold.public_only == warm.public_only
-    assert warm.curve[0].test_error == warm.public_only["test_error"] < cold.curve[0].test_error
+    assert warm.curve[0].test_error == warm.public_only.test_error < cold.curve[0].test_error
     assert any("trained on public records" in sentence for sentence in warm.public)
     network = train(
         task="digits-mlp", epsilon=math.inf, public_records=100, warm_start=True, iterations=1
     )
-    assert network.public_only["test_error"] < 0.8
+    assert network.public_only.test_error < 0.8
     with pytest.raises(InvalidValue, match="no public records to begin from"):
         train(**RUN, warm_start=True)
 
@@ -518,7 +522,7 @@ BAD = [
     ({"sampling_rate": 1.5}, r"sampling_rate=1.5 is not in \(0, 1\]"),
     ({"sampling_rate": 0.5, "batch": 8}, "say it in one of the two"),
     ({"neighbours": "zero-out"}, "no meaning for unit=record"),
-    ({"noise_rule": "lemma1", "v": 1.0}, "the paper's lemma is about clients"),
+    ({"noise_rule": "lemma1", "v": 1.0}, "noise_rule=lemma1 with unit=record: it belongs to unit=client"),
     ({"trust": "secure-aggregation"}, "nothing to share"),
     ({"clip": None}, "no clip"),
     ({"noise_in": "message", "batch": 8}, "full local gradients"),
@@ -554,9 +558,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("how", "said"), BAD, ids=str)
-def test_what_would_break_the_promise_is_refused(how, said):
-    with pytest.raises((InvalidValue, DataError), match=said):
+@pytest.mark.parametrize(("how", "sentence"), BAD, ids=str)
+def test_what_would_break_the_promise_is_refused(how, sentence):
+    with pytest.raises((InvalidValue, DataError), match=sentence):
         train(**{**RUN, **how})
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 import equipoise
-from equipoise import InvalidValue, UnsafeModel, engine, epsilon_spent, train
+from equipoise import InvalidValue, UnsafeModel, epsilon_spent, train
 from equipoise.result import Result
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.flat_model import FlatModel
@@ -25,23 +25,6 @@ SMALL = {
     "clip": 1.0,
     "epsilon": 2.0,
 }
-
-
-@pytest.fixture
-def leaves(monkeypatch):
-    """Everything that leaves the clients, and the updates behind it, in runs of the test: lists of
-    [clients, d]."""
-    releases, updates = [], []
-
-    class Tapped(engine.SimulatedFleet):
-        def exchange(self, broadcast):
-            released = super().exchange(broadcast)
-            releases.append(released)
-            updates.append(self.memory.update)
-            return released
-
-    monkeypatch.setattr(engine, "SimulatedFleet", Tapped)
-    return releases, updates
 
 
 def test_models_in_float32_are_noised_too(leaves):
@@ -220,9 +203,12 @@ def test_an_overflow_marks_a_simulation_and_stays_with_the_client_otherwise(clie
 def test_settings_and_values_do_not_mix():
     with pytest.raises(InvalidValue, match="settings and epsilon: say it in one of the two"):
         train(equipoise.Settings.of(**SMALL), epsilon=0.1)
-    assert train(**{**SMALL, "clip": 0.5}, simulate_noise_seed=1) == train(
-        **{k: v for k, v in SMALL.items() if k != "clip_norm"}, clip=0.5, simulate_noise_seed=1
+    older = {name: value for name, value in SMALL.items() if name != "clip"}
+    assert train(**older, clip_norm=0.5, simulate_noise_seed=1) == train(
+        **older, clip=0.5, simulate_noise_seed=1
     )
+    with pytest.raises(InvalidValue, match="clip and clip_norm are the same: give one of the two"):
+        train(**SMALL, clip_norm=0.5)
 
 
 def test_a_delta_that_lets_clients_fail_is_told():
@@ -232,13 +218,11 @@ def test_a_delta_that_lets_clients_fail_is_told():
 def test_results_survive_json():
     result = train(**{**SMALL, "epsilon": math.inf, "clip": math.inf})
     document = json.loads(result.to_json())
-    assert document["epsilon"] == document["clip_norm"] == document["epsilon_spent"] == "inf"
+    assert document["run"]["epsilon"] == document["run"]["clip"] == "inf"
+    assert document["account"]["epsilon"] == "inf"
     again = Result.model_validate(document)
     assert again == result
-    assert (
-        equipoise.Settings.of(**{k: document[k] for k in equipoise.Settings.model_fields}).epsilon
-        == math.inf
-    )
+    assert equipoise.Settings.of(**document["run"]).epsilon == math.inf
 
 
 @pytest.mark.parametrize(

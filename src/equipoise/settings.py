@@ -215,7 +215,8 @@ class Settings(Common):
     eta: float | None = flag(
         None,
         LEARNING,
-        "step size (default: 1/L where L is public, else the task's learning rate)",
+        "step size (default: 1/L where L is public, 1/(L + prox) with a proximal term; else the "
+        "task's learning rate)",
     )
     gamma: float = flag(1.0, LEARNING, "server step: x becomes x + gamma * mean release")
     batch: int | Literal["full"] | None = flag(
@@ -385,7 +386,7 @@ class Settings(Common):
         rate = self._sampling_rate(facts)
         answers = {
             "sampling_rate": rate,
-            "eta": self.eta or facts.eta,
+            "eta": self.eta or facts.step_size(self.proximal),
             "iterations": self.iterations or facts.iterations,
             "clients": facts.clients,
             "batch": facts.batch if facts.batch and rate is None else "full",
@@ -403,6 +404,11 @@ class Settings(Common):
         batch = facts.batch if self.batch is None and self.sampling_rate is None else None
         if self.unit == "client" or batch is None:
             return self.sampling_rate
+        require(
+            facts.sizes is not None,
+            f"unit=record with task={facts.task}: one sampling rate that makes batch={batch} on "
+            "average needs the number of records of every client; give sampling_rate",
+        )
         return min(1.0, batch * facts.clients / max(sum(facts.sizes or ()), 1))
 
 

@@ -50,7 +50,7 @@ def load_task(name: str, options: TaskOptions) -> Task:
 
 
 def load_client(name: str, options: TaskOptions, client: int) -> Task:
-    """The task with one client alone: gradients, minibatches and secret samples as among all.
+    """The task with one client alone: gradients and minibatches as among all.
 
     Where every client has files of its own, those of the others are not opened.
     """
