@@ -135,8 +135,8 @@ class Plan(BaseModel):
         )
         if self.settings is None:
             raise InvalidValue(
-                "this plan holds no settings to train with: it was made from constants, or for an "
-                "unknown model"
+                "this plan holds no settings to train with: it was made from constants alone, or "
+                "for a model on which nothing can be tried; give train the settings instead"
             )
         return self.settings
 
