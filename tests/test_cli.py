@@ -10,15 +10,19 @@ import pytest
 
 from equipoise.__main__ import run
 from equipoise.cli.main import main
+from equipoise.result import Result
 
 TRAIN = (
     "train --task breast-cancer --algorithm dp-scaffnew --epsilon 2 --delta 1e-5 --clip 1 "
     "--local-steps 4 --iterations 64"
 )
 AGGREGATED = f"{TRAIN} --clients 20 --trust secure-aggregation"
-KEYS = """task algorithm eta p local_steps gamma h_update iterations rounds releases clip_norm clients dimension batch split
-epsilon delta sigma client_sigma epsilon_spent unit neighbours trust noise_rule noise_source schedule seed version test_error
-baseline_error curve""".split()
+KEYS = {
+    "": "rounds dimension noise_source version test_error baseline_error curve format",
+    "run": "task algorithm eta p local_steps gamma options iterations clip clients batch split "
+    "epsilon delta unit neighbours trust noise_rule schedule seed",
+    "account": "epsilon events epsilons exact",
+}
 
 
 @pytest.fixture
@@ -43,12 +47,16 @@ def test_json_is_one_document_and_nothing_else():
     assert done.returncode == 0
     assert done.stderr == ""
     document = json.loads(done.stdout)
-    assert set(KEYS) <= set(document)
-    assert document["rounds"] == document["releases"] == 16
-    assert document["epsilon_spent"] <= 2
-    assert document["sigma"] == pytest.approx(document["client_sigma"] * 19**0.5)
-    assert document["h_update"] == "paper"
-    assert document["batch"] == "full"
+    for part, names in KEYS.items():
+        assert set(names.split()) <= set(document[part] if part else document), part
+    result = Result.model_validate(document)
+    (event,) = document["account"]["events"]
+    assert document["rounds"] == event["count"] == result.account.releases == 16
+    assert document["account"]["epsilon"] == document["account"]["epsilons"][0] <= 2
+    assert event["sigma"] == pytest.approx(result.client_sigma * 19**0.5)
+    assert document["run"]["options"] == {}, "h_update has its default"
+    assert document["run"]["batch"] == "full"
+    assert document["format"] == 1
     assert document["curve"][-1]["test_error"] == document["test_error"]
 
 
@@ -68,8 +76,9 @@ def test_the_table_says_what_was_promised_to_whom(equipoise):
 
 def test_infinity_is_a_string(equipoise):
     document = json.loads(equipoise("train --task quadratic --epsilon inf --json")[1])
-    assert document["epsilon"] == document["epsilon_spent"] == document["clip_norm"] == "inf"
-    assert document["sigma"] == 0
+    assert document["run"]["epsilon"] == document["run"]["clip"] == "inf"
+    assert document["account"]["epsilon"] == "inf"
+    assert [event["sigma"] for event in document["account"]["events"]] == [0]
 
 
 def test_a_false_label_is_told_on_the_first_line(equipoise):
@@ -124,7 +133,7 @@ def test_a_failed_simulation_exits_with_1(equipoise):
         ),
         (
             "--epsilon 1 --clip 1 --iterations 1000000007 --local-steps 7",
-            "iterations=1000000007 is more than 100000000",
+            "iterations=1000000007 is more than 100,000,000: give fewer",
         ),
         (
             "--epsilon 1 --clip 1 --seed 99999999999999999999",
@@ -155,10 +164,26 @@ def test_a_failed_simulation_exits_with_1(equipoise):
         ),
         (
             "--epsilon 1 --clip 1 --algorithm fedavg",
-            "algorithm='fedavg': input should be 'dp-fedavg' or 'dp-scaffnew'",
+            "algorithm='fedavg' is not one of dp-fedavg, dp-scaffnew, dp-fedprox; did you mean "
+            "dp-fedavg?",
         ),
-        ("--epsilon 1 --clip 1 --trsut local", "--trsut"),
-        ("--clip 1", "epsilon"),
+        (
+            "--epsilon 1 --clip 1 --trsut local",
+            "--trsut is no option of equipoise train: did you mean --trust?",
+        ),
+        (
+            "--epsilonn 2 --clip 1",
+            "--epsilonn is no option of equipoise train: did you mean --epsilon?",
+        ),
+        (
+            "--epsilon 2 --clip 1 --lr 0.1",
+            "--lr is no option of equipoise train: did you mean --eta?",
+        ),
+        (
+            "--epsilon 2 --clip 1 --lr=0.1",
+            "--lr is no option of equipoise train: did you mean --eta?",
+        ),
+        ("--clip 1", "epsilon is missing"),
     ],
 )
 def test_mistakes_get_one_clear_sentence(equipoise, arguments, sentence):

@@ -23,6 +23,7 @@ STATEMENT = {  # every field of guarantee.md, and what its value looks like
     "epsilon, exact": r"inf|[0-9.e+-]+",
     "epsilon, nominal": r"inf|[0-9.e+-]+",
     "delta": r"[0-9.e-]+",
+    "mu of Gaussian DP": r"inf|[0-9.e+-]+",
     "unit": r"(client|record): .+",
     "neighbours": r"(replace-one|zero-out|add-remove): .+",
     "trust": r"local|secure-aggregation",
@@ -32,7 +33,7 @@ STATEMENT = {  # every field of guarantee.md, and what its value looks like
     "where it ran": r"one process .+",
     "releases": r"\d+",
     "what": r"of each client, \d+ numbers at a time: .+",
-    "clip norm C": r"inf|[0-9.e+-]+",
+    "clip C": r"inf|[0-9.e+-]+",
     "sensitivity": r"inf|[0-9.e+-]+",
     "sigma": r"[0-9.e+-]+",
     "sigma is": r"per coordinate, of .+",
@@ -73,15 +74,16 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
     }
     result = train(**{**settings, **change})
     text = statement(result)
-    text = text.replace("epsilon, upper bound", "epsilon, exact") if result.by_stability else text
+    by_stability = result.run.mechanism.by_stability
+    text = text.replace("epsilon, upper bound", "epsilon, exact") if by_stability else text
     values = fields(text)
     assert set(values) == set(STATEMENT)
     for name, pattern in STATEMENT.items():
         assert re.fullmatch(pattern, values[name]), (name, values[name])
     assert all(notice in text for notice in result.notices)
-    assert ("follows from the stability" in text) == result.by_stability
+    assert ("follows from the stability" in text) == by_stability
     assert (
-        f"differentially private for one {result.unit}" in text.split("##")[0]
+        f"differentially private for one {result.run.unit}" in text.split("##")[0]
     ) == result.private
     for words in (
         "What is not covered",
@@ -109,7 +111,7 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
         float(values["epsilon, exact"]), rel=1e-6
     )
     honest = (
-        result.clients - int(values["colluding clients"])
+        result.run.clients - int(values["colluding clients"])
         if values["trust"] == "secure-aggregation"
         else 1
     )
@@ -136,7 +138,7 @@ def test_a_reader_can_recompute_a_sampled_epsilon_from_the_statement():
         assert float(rate) == 20 / int(records)
         names = {
             "rate": float(rate),
-            "noise": float(sigma) / float(values["clip norm C"]),
+            "noise": float(sigma) / float(values["clip C"]),
             "delta": 1e-5,
             "releases": 8,
         }
@@ -178,7 +180,7 @@ def test_a_saved_run_reads_back(tmp_path, capsys):
     assert measured["error"] == result.test_error
     code, _, err = run_command(capsys, *flags.split(), "--out", str(out))
     assert code == 2
-    assert "already holds model.safetensors" in err.replace("\n", " ")
+    assert "already holds result.json, model.safetensors" in err.replace("\n", " ")
     assert load(out) == result, "the first run is untouched"
 
 
@@ -249,14 +251,14 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
     def full(self, *_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
     with pytest.raises(
         equipoise.EquipoiseError,
-        match="No space left on device; the files that are there are whole",
+        match="No space left on device; the files in it are whole",
     ):
         save(result, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors", "unfinished"]
-    with pytest.raises(InvalidValue, match=r"already holds model\.safetensors, unfinished"):
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "unfinished"]
+    with pytest.raises(InvalidValue, match=r"already holds result\.json, unfinished"):
         reserve(tmp_path)
 
 
@@ -275,7 +277,7 @@ def test_strange_names_lose_nothing(tmp_path, capsys, monkeypatch, name):
     )
     assert code == 0, err
     assert f"{name}.py" in out
-    assert load(Path(name)).task == f"{name}.py"
+    assert load(Path(name)).run.task == f"{name}.py"
     assert (Path(name) / "curve.png").exists()
 
 

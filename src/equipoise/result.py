@@ -92,9 +92,9 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    format: int = FORMAT
     notices: list[str]
     private: bool
+    format: int = FORMAT
     test_error: Real | None
     baseline_error: Real | None
     client_error: Real | None

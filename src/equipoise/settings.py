@@ -293,7 +293,7 @@ class Settings(Common):
             require(count in (None, "full") or count >= 1, f"{name}={count} is not >= 1")
         require(
             (self.iterations or 1) <= MOST_ITERATIONS,
-            f"iterations={self.iterations} is more than {MOST_ITERATIONS:,}",
+            f"iterations={self.iterations} is more than {MOST_ITERATIONS:,}: give fewer",
         )
 
     def _check_schedule(self) -> None:
@@ -485,7 +485,7 @@ def read_config(path: "str | os.PathLike[str]") -> dict[str, Any]:
         raise InvalidValue(f"config={place}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{place} is not TOML: {error}") from None
-    known = [*Settings.model_fields, *algorithm_options(), "clip_norm", "name"]
+    known = {*Settings.model_fields, *algorithm_options(), "clip_norm", "name"} - {"options"}
     for name, value in document.items():
         if name not in known:
             raise InvalidValue(f"{place}: {unknown_setting(name, Settings)}")

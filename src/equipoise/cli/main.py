@@ -62,6 +62,8 @@ def _unknown_flag(words: list[str]) -> str | None:
     """The first flag that the command does not have, and the one that may be meant: a mistyped flag
     must not be told as a missing one."""
     names, apps, rest = app.parse_commands(words)
+    if apps[-1].default_command is None:  # no such command: that is said instead
+        return None
     known = _flags(apps[-1])
     for word in rest:
         flag = word.partition("=")[0]
