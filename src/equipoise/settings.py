@@ -68,6 +68,7 @@ LEARNING, DATA, PRIVACY, SIMULATION = (
     "Simulation",
 )
 _promise = lru_cache(Promise)  # the same for all runs of a sweep
+SAME_CLIP = "clip and clip_norm are the same: give one of the two"
 MOST_ITERATIONS = 10**8
 MOST_CLIENTS = 10**6
 
@@ -155,7 +156,7 @@ class Common(BaseModel):
             return values
         values = dict(values)
         if "clip_norm" in values:
-            require("clip" not in values, "clip and clip_norm are the same: give one of the two")
+            require("clip" not in values, SAME_CLIP)
             values["clip"] = values.pop("clip_norm")
         options = dict(values.pop("options", None) or {})
         for name, option in algorithm_options().items():
@@ -495,5 +496,6 @@ def read_config(path: "str | os.PathLike[str]") -> dict[str, Any]:
             )
     document.pop("name", None)
     if "clip_norm" in document:
+        require("clip" not in document, f"{place}: {SAME_CLIP}")
         document["clip"] = document.pop("clip_norm")
     return {name: tuple(v) if isinstance(v, list) else v for name, v in document.items()}
