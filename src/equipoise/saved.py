@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.privacy.statement import statement
 from equipoise.result import Result
+from equipoise.settings import first_sentence
 
 FILES = ("result.json", "model.safetensors", "guarantee.md", "bounds.toml", "curve.png")
 MARK = "unfinished"  # a file that stands here until everything but the picture does
@@ -90,16 +91,24 @@ def load(out: "str | os.PathLike[str]") -> Result:
         result = Result.model_validate_json(text)
         tensors = load_file(folder / "model.safetensors")
         x = np.concatenate([tensors[name].reshape(-1) for name in result.parameters])
-    except (OSError, UnicodeDecodeError, ValidationError, SafetensorError, KeyError) as error:
-        reason = str(error).splitlines()[0]
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise DataError(
-            f"{folder} does not hold a run that this version can read: {reason}"
+            f"{folder} does not hold a run that this version can read: {_reason(error)}"
         ) from None
     if len(x) != result.dimension:
         raise DataError(
             f"{folder}: the model has {len(x)} parameters where the result says {result.dimension}"
         )
     return result.model_copy(update={"x": x})
+
+
+def _reason(error: Exception) -> str:
+    """Why a file could not be read, in a few words."""
+    if isinstance(error, ValidationError):
+        return first_sentence(error)
+    if isinstance(error, KeyError):
+        return f"{error.args[0]} is missing"
+    return str(error).splitlines()[0]
 
 
 def _named(result: Result) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from equipoise.errors import InvalidValue, require
 from equipoise.planning.question import Question, Verdict
 from equipoise.privacy.promise import Promise, Unit
-from equipoise.result import PublicOnly
+from equipoise.result import PublicOnly, check_format
 from equipoise.settings import Real, Settings
 
 __all__ = ["Changes", "NoiseLevel", "Option", "Plan", "Prediction", "Question", "Verdict"]
@@ -107,7 +107,10 @@ class Plan(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, document: Any) -> Any:
-        old = isinstance(document, dict) and "promise" not in document and "plan" in document
+        if not isinstance(document, dict):
+            return document
+        check_format(document)
+        old = "promise" not in document and "plan" in document
         return _from_format_0(document) if old else document
 
     @property
