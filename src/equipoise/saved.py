@@ -33,8 +33,12 @@ def reserve(out: Path) -> None:
         if held:
             raise InvalidValue(f"out={out} already holds {', '.join(held)}: choose another folder")
         out.mkdir(parents=True, exist_ok=True)
-        with open(out / MARK, "x") as mark:
-            mark.write("a run was started here, and has not ended\n")
+        (out / MARK).touch(exist_ok=False)
+        try:
+            (out / MARK).write_text("a run was started here, and has not ended\n")
+        except OSError:
+            release_claim(out)
+            raise
     except OSError as error:
         raise InvalidValue(f"out={out} cannot be written: {error.strerror}") from None
 
