@@ -10,10 +10,20 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 
+from equipoise.errors import DataError
 from equipoise.privacy.events import Account, Event
 from equipoise.settings import Real, Run
 
 FORMAT = 1
+
+
+def check_format(document: dict[str, Any]) -> None:
+    """Refuse what a later version wrote in a format of its own: it would be misread."""
+    number = document.get("format", FORMAT)
+    if isinstance(number, int) and number > FORMAT:
+        raise DataError(
+            f"format={number} is of a newer Equipoise, where this one reads up to {FORMAT}: update"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +102,9 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    format: int = FORMAT
     notices: list[str]
     private: bool
+    format: int = FORMAT
     test_error: Real | None
     baseline_error: Real | None
     client_error: Real | None
@@ -126,6 +136,7 @@ class Result(BaseModel):
     def _read(cls, document: Any) -> Any:
         if not isinstance(document, dict):
             return document
+        check_format(document)
         if "run" not in document:
             document = _from_format_0(document)
         return {**document, "account": _account(document.get("account"))}

@@ -67,6 +67,7 @@ LEARNING, DATA, PRIVACY, SIMULATION = (
     "Simulation",
 )
 _promise = lru_cache(Promise)  # the same for all runs of a sweep
+SAME_CLIP = "clip and clip_norm are the same: give one of the two"
 MOST_ITERATIONS = 10**8
 MOST_CLIENTS = 10**6
 
@@ -154,7 +155,7 @@ class Common(BaseModel):
             return values
         values = dict(values)
         if "clip_norm" in values:
-            require("clip" not in values, "clip and clip_norm are the same: give one of the two")
+            require("clip" not in values, SAME_CLIP)
             values["clip"] = values.pop("clip_norm")
         options = dict(values.pop("options", None) or {})
         for name, option in algorithm_options().items():
@@ -293,7 +294,7 @@ class Settings(Common):
             require(count in (None, "full") or count >= 1, f"{name}={count} is not >= 1")
         require(
             (self.iterations or 1) <= MOST_ITERATIONS,
-            f"iterations={self.iterations} is more than {MOST_ITERATIONS:,}",
+            f"iterations={self.iterations} is more than {MOST_ITERATIONS:,}: give fewer",
         )
 
     def _check_schedule(self) -> None:
@@ -488,7 +489,7 @@ def read_config(path: "str | os.PathLike[str]") -> dict[str, Any]:
         raise InvalidValue(f"config={place}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{place} is not TOML: {error}") from None
-    known = [*Settings.model_fields, *algorithm_options(), "clip_norm", "name"]
+    known = {*Settings.model_fields, *algorithm_options(), "clip_norm", "name"} - {"options"}
     for name, value in document.items():
         if name not in known:
             raise InvalidValue(f"{place}: {unknown_setting(name, Settings)}")
@@ -498,5 +499,6 @@ def read_config(path: "str | os.PathLike[str]") -> dict[str, Any]:
             )
     document.pop("name", None)
     if "clip_norm" in document:
+        require("clip" not in document, f"{place}: {SAME_CLIP}")
         document["clip"] = document.pop("clip_norm")
     return {name: tuple(v) if isinstance(v, list) else v for name, v in document.items()}

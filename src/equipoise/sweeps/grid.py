@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from equipoise.algorithms.catalogue import algorithm_options
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import DataError, InvalidValue, require
-from equipoise.settings import MOST_ITERATIONS, Settings, near_setting
+from equipoise.settings import MOST_ITERATIONS, SAME_CLIP, Settings, near_setting
 
 SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "schedule", "options"}
 KNOWN = {"name", "seeds", "clip_norm", *Settings.model_fields, *algorithm_options()} - SET_BY_SWEEPS
@@ -79,10 +79,7 @@ def _known(document: dict[str, Any]) -> dict[str, Any]:
             near = near_setting(key, sorted(KNOWN))
             hint = f"did you mean {near}?" if near else "leave it out"
             raise InvalidValue(f"{key} is no key of a sweep: {hint}")
-    require(
-        not {"clip", "clip_norm"} <= {*document},
-        "clip and clip_norm are the same: give one of the two",
-    )
+    require(not {"clip", "clip_norm"} <= {*document}, SAME_CLIP)
     return {"clip" if key == "clip_norm" else key: value for key, value in document.items()}
 
 
