@@ -1,4 +1,6 @@
-"""Who may import whom, and where names may stand, read from the syntax trees; and the public names."""
+"""Who may import whom, and where names may stand, read from the syntax trees; and the public
+names.
+"""
 
 import ast
 import importlib
@@ -175,7 +177,9 @@ def test_public_names_are_sorted_and_there(name):
 
 
 def test_rooms_of_the_architecture_page_exist():
-    """Every file that docs/architecture.md shows is there, and every room of the source is shown."""
+    """Every file that docs/architecture.md shows is there, and every room of the source is
+    shown.
+    """
     page = (ROOT / "docs" / "architecture.md").read_text()
     layout = page.split("## Layout")[1].split("```")[1]
     shown = {*re.findall(r"[a-z_0-9]+\.py", layout)}

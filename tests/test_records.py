@@ -522,7 +522,10 @@ BAD = [
     ({"sampling_rate": 1.5}, r"sampling_rate=1.5 is not in \(0, 1\]"),
     ({"sampling_rate": 0.5, "batch": 8}, "say it in one of the two"),
     ({"neighbours": "zero-out"}, "no meaning for unit=record"),
-    ({"noise_rule": "lemma1", "v": 1.0}, "noise_rule=lemma1 with unit=record: it belongs to unit=client"),
+    (
+        {"noise_rule": "lemma1", "v": 1.0},
+        "noise_rule=lemma1 with unit=record: it belongs to unit=client",
+    ),
     ({"trust": "secure-aggregation"}, "nothing to share"),
     ({"clip": None}, "no clip"),
     ({"noise_in": "message", "batch": 8}, "full local gradients"),

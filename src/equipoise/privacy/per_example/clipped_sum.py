@@ -115,8 +115,8 @@ def _is_used(slices: Sequence[Any]) -> bool:
 def _reached(
     module: nn.Module, parameters: dict[str, Tensor], names: list[str], inputs: Tensor
 ) -> tuple[list[Entry], list[tuple[Any, ...]]]:
-    """The entries of the books, and for each of them, then for each parameter that is used directly,
-    what every output depends on."""
+    """The entries of the books, and for each of them, then for each parameter that is used
+    directly, what every output depends on."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
         values = {
@@ -142,7 +142,8 @@ def _check_unchanged(values: dict[str, Tensor]) -> None:
     for name, value in values.items():
         if value._version:
             raise UnsafeModel(
-                f"the model changes parameter {name} itself: that would carry data past clip and noise"
+                f"the model changes parameter {name} itself: that would carry data past clip and "
+                f"noise"
             )
 
 

@@ -1,0 +1,223 @@
+"""README and docs against the product: Python blocks and commands are run, what they print is
+compared, and every flag, call, file, target and test that a page names is there."""
+
+import ast
+import importlib
+import inspect
+import re
+import shlex
+import tomllib
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from cyclopts import MissingArgumentError
+
+import equipoise
+from equipoise.cli.main import app
+from equipoise.sweeps.grid import grid
+from problems import ROOT, run_command
+
+SOURCE = Path(equipoise.__file__).parent
+PAGES = {path.name: path.read_text() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
+OTHER_PROGRAMS = ("pip", "python", "pytest", "pre-commit", "make", "mypy", ".venv/bin/")
+PLACEHOLDERS = {"...", "…"}
+ALWAYS = {"--help", "--version", "--install-completion"}
+
+
+class Code(NamedTuple):
+    page: str
+    language: str
+    text: str
+
+
+def blocks(language):
+    """Fenced blocks of this language ("" where none is named), in the order of their pages."""
+    fence = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    codes = [Code(page, *parts) for page, text in PAGES.items() for parts in fence.findall(text)]
+    return [code for code in codes if code.language == language]
+
+
+def inline():
+    """What stands between backticks in the sentences of a page, on one line."""
+    for page, text in PAGES.items():
+        sentences = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+        for words in re.findall(r"`([^`]+)`", sentences):
+            yield Code(page, "", " ".join(words.split()))
+
+
+PYTHON_PAGES = sorted({code.page for code in blocks("python")})
+CONSOLE = [code.text for code in blocks("") if code.text.startswith("$ equipoise")]
+SLOW = {"$ equipoise plan": [pytest.mark.slow]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PYTHON_PAGES)
+def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
+    """In one namespace for a page, as a reader would paste them one after the other."""
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    for code in blocks("python"):
+        if code.page == page:
+            exec(compile(code.text, page, "exec"), names)
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(text, marks=SLOW.get(text[:16], []), id=text[12:40]) for text in CONSOLE],
+)
+def test_commands_print_what_the_readme_shows(block, tmp_path, monkeypatch, capsys):
+    """Digit for digit; of a private run all but the test error, which depends on secret noise."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    command, _, shown = block.replace("\\\n", " ").partition("\n")
+    code, out, _ = run_command(capsys, *shlex.split(command)[2:])
+    assert code == 0
+    secret = re.compile(r"(?<=^test error  )\d\.\d{4}", re.MULTILINE)
+    printed = "\n".join(line.rstrip() for line in out.splitlines())
+    assert secret.sub("#", printed) == secret.sub("#", shown.rstrip())
+
+
+def commands():
+    """Every command line of ours: in sentences, in blocks, and in the examples of our own help."""
+    for code in inline():
+        if code.text.startswith("equipoise "):
+            yield code.page, code.text
+    for code in (*blocks(""), *blocks("sh")):
+        for line in code.text.replace("\\\n", " ").splitlines():
+            if match := re.match(r"(?:\$ )?(equipoise .*)", line):
+                yield code.page, " ".join(match[1].split())
+    example = re.compile(r"Example: (equipoise .*?)\n\s*(?:\n|\"\"\")", re.DOTALL)
+    for path in (SOURCE / "cli").glob("*.py"):
+        for command in example.findall(path.read_text()):
+            yield path.name, " ".join(command.split())
+
+
+@pytest.mark.parametrize(("page", "command"), sorted({*commands()}))
+def test_commands_are_understood(page, command):
+    """Parsed as the command would, values checked, nothing run. What a sentence mentions may leave
+    out what a run needs, but names no flag that is not there."""
+    written = shlex.split(command.partition(" > ")[0])[1:]
+    words = [word for word in written if word not in PLACEHOLDERS | ALWAYS]
+    names, apps, rest = app.parse_commands(words)
+    assert names or ALWAYS & {*written}, f"{command!r} names no command of ours"
+    assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= flags_of(apps[-1])
+    if rest and words == written:
+        with suppress(MissingArgumentError):
+            app.parse_args(words, exit_on_error=False, print_error=False)
+
+
+def flags_of(part):
+    """The flags of a command; the program itself has only those that are always there."""
+    if part is app:
+        return ALWAYS
+    names = [name for argument in part.assemble_argument_collection() for name in argument.names]
+    return {name for name in names if name.startswith("--")} | ALWAYS
+
+
+def test_flags_in_sentences_exist():
+    parts = [app[name] for name in app if not name.startswith("-")]
+    parts += [app["data"][name] for name in ("check", "fetch", "bounds")]
+    known = set().union(*map(flags_of, parts))
+    assert {"--trust", "--simulate", "--columns", "--h-update"} <= known
+    for code in inline():
+        if not code.text.startswith(OTHER_PROGRAMS):
+            flags = {*re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", code.text)}
+            assert flags <= known, code
+
+
+@pytest.fixture(scope="module")
+def folder_with_a_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("calls")
+    result = equipoise.train(task="quadratic", epsilon=2, clip=0.1, iterations=2)
+    equipoise.save(result, folder / "run-1")
+    return folder
+
+
+def test_calls_and_names_in_sentences_work(folder_with_a_run, monkeypatch):
+    """`equipoise.load("run-1")` is run, `equipoise.train(plan)` fits the signature, and a dotted
+    name means something."""
+    monkeypatch.chdir(folder_with_a_run)
+    called = []
+    for code in inline():
+        if not re.match(r"equipoise\.\w", code.text):
+            continue
+        node = ast.parse(code.text, mode="eval").body
+        function = node.func if isinstance(node, ast.Call) else node
+        value = resolved(ast.unparse(function))
+        if isinstance(node, ast.Call):
+            called.append(ast.unparse(function))
+            run_or_bind(value, node, code.text)
+    assert "equipoise.load" in called
+
+
+def resolved(name):
+    """What a dotted name means, modules imported on the way."""
+    value, parts = equipoise, name.split(".")
+    for depth, part in enumerate(parts[1:], 2):
+        if not hasattr(value, part):
+            importlib.import_module(".".join(parts[:depth]))
+        value = getattr(value, part)
+    return value
+
+
+def run_or_bind(function, call, text):
+    """Run a call whose arguments are all literal; of another, see that it fits the signature."""
+    values = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if all(is_literal(value) for value in values):
+        eval(text, {"equipoise": equipoise})
+    else:
+        keywords = {keyword.arg: None for keyword in call.keywords}
+        inspect.signature(function).bind(*call.args, **keywords)
+
+
+def is_literal(node):
+    return not any(
+        isinstance(part, ast.Name) or getattr(part, "value", None) is ... for part in ast.walk(node)
+    )
+
+
+def test_one_liners_run(capsys):
+    lines = [code.text for code in inline() if code.text.startswith("python -c ")]
+    assert lines
+    for line in lines:
+        exec(shlex.split(line)[2], {})
+    assert len(capsys.readouterr().out.splitlines()) == len(lines)
+
+
+@pytest.mark.parametrize("code", blocks("toml"), ids=lambda code: code.page)
+def test_grids_are_accepted(code):
+    assert len([*grid(tomllib.loads(code.text)).settings]) > 10
+
+
+def test_links_lead_somewhere():
+    for page, text in PAGES.items():
+        folder = ROOT / "docs" if (ROOT / "docs" / page).exists() else ROOT
+        for target in re.findall(r"\]\((https?://[^)]+|[\w./-]*[./][\w./-]*)\)", text):
+            assert target.startswith("https://") or (folder / target).exists(), (page, target)
+
+
+def test_files_that_are_named_exist():
+    """From the root, from the source, or by name alone anywhere in the source or the tests."""
+    from_root = ("src/", "tests/", "examples/", "benchmarks/", "docs/")
+    for code in inline():
+        path = re.fullmatch(r"(?:python )?([\w./-]+(?:\.py|\.toml|/))( --\w+)?", code.text)
+        if not path or path[1].startswith("path/to/"):
+            continue
+        name = path[1]
+        if name.startswith(from_root):
+            assert (ROOT / name).exists(), code
+        elif name.endswith(".py"):
+            assert [*SOURCE.rglob(name), *(ROOT / "tests").glob(name)], code
+
+
+def test_targets_and_tests_that_are_named_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("*.py"))
+    for code in (*inline(), *blocks(""), *blocks("sh")):
+        for target in re.findall(r"^make ([a-z][a-z-]*)", code.text, re.MULTILINE):
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), code
+        if re.fullmatch(r"test_\w+", code.text):
+            assert f"def {code.text}(" in tests, code
