@@ -15,7 +15,8 @@ import pytest
 from equipoise import DataError, InvalidValue, train
 from equipoise.paper.grid import paper_grid
 from equipoise.settings import Settings
-from equipoise.sweeps.grid import divisors, grid, read_grid
+from equipoise.algorithms.schedule import divisors_of
+from equipoise.sweeps.grid import grid, read_grid
 from equipoise.sweeps.search import search
 from equipoise.sweeps.store import Finished, Store
 from equipoise.sweeps.sweep import key_of, resolved, run_stack, stacks_of, sweep, task_of
@@ -56,8 +57,8 @@ def test_the_paper_s_grids():
     assert document["iterations"] == 400
     assert document["clip"] == [10, 20, 50]
     runs = grid(document)
-    assert sum(1 for _ in runs.settings) == 2 * len(divisors(400)) * (4 * 3 + 1) * 3
-    assert len(divisors(10_000)) == 25
+    assert sum(1 for _ in runs.settings) == 2 * len(divisors_of(400)) * (4 * 3 + 1) * 3
+    assert len(divisors_of(10_000)) == 25
     with pytest.raises(InvalidValue, match="task='digits' is not one of the paper's"):
         paper_grid("digits")
 
