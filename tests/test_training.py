@@ -13,6 +13,7 @@ from torch import nn
 import equipoise
 import paper
 from equipoise import InvalidValue, UnsafeModel, epsilon_spent, train
+from equipoise.planning import problems
 from equipoise.privacy.noise import SimulatedNoise
 from equipoise.result import Result
 from equipoise.settings import Settings
@@ -191,6 +192,27 @@ def test_dp_fedprox_is_swept_in_stacks_of_its_own(tmp_path):
         by_itself = train(Settings.of(**result.run.model_dump()))
         assert loss == pytest.approx(by_itself.curve[-1].test_loss, rel=1e-9)
         assert result.account == by_itself.account
+
+
+class Stop(Exception):
+    """Enough was seen."""
+
+
+def test_a_planner_tries_the_steps_that_a_pull_allows(monkeypatch):
+    """1/L for rounds of one step, which feel no pull; 1/(L + prox) and shorter for longer ones."""
+    screened = []
+
+    def screen(surrogate, what):
+        screened.append((surrogate.L, what.etas))
+        raise Stop
+
+    monkeypatch.setattr(problems, "screen", screen)
+    for how in ({"algorithm": "dp-fedprox", "prox": 3}, {"algorithm": "dp-fedavg"}):
+        with pytest.raises(Stop):
+            equipoise.plan(task="breast-cancer", epsilon=2, trust="secure-aggregation", **how)
+    (L, pulled), (_, plain) = screened
+    assert pulled == [1 / L, 1 / (L + 3), 0.25 / (L + 3)]
+    assert plain == [1 / L, 0.25 / L]
 
 
 @pytest.mark.slow
@@ -391,6 +413,20 @@ def test_the_public_constants_hold_for_every_client(name):
         square = (x - y).pow(2).sum(-1)
         assert (product >= task.mu * square * (1 - 1e-9)).all()
         assert (product <= task.L * square * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("name", ["breast-cancer", "digits"])
+def test_no_record_s_gradient_is_longer_than_the_public_bound(name):
+    task = load_task(name, TaskOptions(clients=20))
+    generator, longest = torch.Generator().manual_seed(0), 0.0
+    for scale in (0.01, 1.0, 100.0):
+        x = scale * torch.randn(20, task.dimension, dtype=torch.float64, generator=generator)
+        for record in range(0, min(task.clients.sizes), 5):
+            chosen = torch.arange(max(task.clients.sizes)) == record
+            gradients = task.clients.clipped_sum(x, chosen.expand(20, -1), math.inf, 0)
+            longest = max(longest, float(gradients.norm(dim=-1).max()))
+    assert longest <= task.gradient_bound * (1 + 1e-12)
+    assert longest >= 0.7 * task.gradient_bound
 
 
 def test_gradients_are_those_of_the_loss():
