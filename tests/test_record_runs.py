@@ -15,14 +15,15 @@ from equipoise.algorithms import algorithm_spec
 from equipoise.algorithms.schedule import schedule_of
 from equipoise.engine import hyper_of, noise_of
 from equipoise.fleets import Broadcast, SimulatedFleet, server_rounds
+from equipoise.planning import planner
 from equipoise.privacy.gaussian import gdp_mu
 from equipoise.privacy.noise import SecretNoise, SimulatedNoise
 from equipoise.privacy.noisy_gradient import NoisyGradient
 from equipoise.privacy.sampled import sampled_epsilon, sampled_noise
 from equipoise.privacy.stability import Stability
 from equipoise.settings import Settings
-from equipoise.tasks.bounds import Column
 from equipoise.tasks import TaskOptions
+from equipoise.tasks.bounds import Column
 from equipoise.tasks.linear import LOGISTIC, linear_task
 from equipoise.tasks.task import Table
 from equipoise.training import account_of
@@ -81,6 +82,8 @@ MODES = [
     {"noise_in": "message", "trust": "secure-aggregation", "clip": None},
     {"noise_in": "message", "schedule": "coin", "p": 0.3, "local_steps": None, "clip": None},
     {"noise_in": "message", "algorithm": "dp-scaffnew", "h_update": "released", "clip": None},
+    {"noise_in": "message", "algorithm": "dp-fedprox", "prox": 0.08, "clip": None},
+    {"noise_in": "message", "algorithm": "dp-fedprox", "prox": 0.08, "local_steps": 12},
 ]
 
 
@@ -123,8 +126,9 @@ def test_gradient_sums_of_neighbours_differ_by_two_clips_and_no_more():
 def closed_form_sigma(how, size, releases):
     """What one client must add, written down again from the theory and from nothing of the
     accounts."""
-    mu, G = gdp_mu(2.0, 1e-5), 1.0
-    eta, c = 1 / (0.25 + L2), 1 - L2 / (0.25 + L2)
+    mu, G, prox = gdp_mu(2.0, 1e-5), 1.0, how.get("prox", 0.0)
+    eta = 1 / (0.25 + L2 + prox)
+    c = 1 - eta * (L2 + prox)
     geometric = (1 - c**4) / (1 - c)
     if how["noise_in"] == "hidden-gradient":
         return 2 * G / size * math.sqrt(geometric * (1 + c) / (1 + c**4)) * math.sqrt(releases) / mu
@@ -136,7 +140,15 @@ def closed_form_sigma(how, size, releases):
 
 
 @pytest.mark.parametrize(
-    "how", [MODES[1], MODES[2], {"noise_in": "hidden-gradient", "clip": None}], ids=str
+    "how",
+    [
+        MODES[1],
+        MODES[2],
+        {"noise_in": "hidden-gradient", "clip": None},
+        {"noise_in": "message", "clip": None, "algorithm": "dp-fedprox", "prox": 0.08},
+        {"noise_in": "hidden-gradient", "clip": None, "algorithm": "dp-fedprox", "prox": 0.08},
+    ],
+    ids=str,
 )
 def test_the_noise_of_every_client_is_what_the_theory_asks_for(how):
     task = silos(1.0)
@@ -195,7 +207,7 @@ def test_coded_numbers_stay_in_their_range_when_it_is_tiny():
         assert np.abs(coded).max() <= 1
 
 
-# ---------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # models that cheat
 
 
@@ -357,7 +369,9 @@ def test_sums_are_kept_in_double_precision():
         ),
     ],
 )
-def test_settings_that_would_be_ignored_are_refused(capsys, arguments, sentence):
+def test_settings_that_would_be_ignored_are_refused(capsys, monkeypatch, arguments, sentence):
+    """At once: no plan is tried before."""
+    monkeypatch.setattr(planner, "race", None)
     code, _, err = run_command(capsys, *arguments.split())
     assert code == 2
     assert sentence in err.replace("\n", " ")

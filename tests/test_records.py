@@ -177,7 +177,7 @@ def test_uniforms_are_uniform():
     assert np.array_equal(noise.uniforms(3, (4, 9))[2], alone.uniforms(3, (9,)))
 
 
-# ----------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # stability
 
 
@@ -193,11 +193,11 @@ def descend(features, labels, x, eta, l2, tau, h=0.0):
     return x - x0
 
 
-def worst_distance(tau, far, m=40, eta=None, l2=0.1, restarts=6):
+def worst_distance(tau, far, m=40, l2=0.1, restarts=6, prox=0.0):
     """The largest movement of a message by one record, over data, neighbours and broadcast models,
     by gradient ascent."""
     B, L = 1.0, 0.25 + l2
-    eta = eta or 2 / (L + l2)
+    eta = 2 / (L + l2 + 2 * prox)
     best = 0.0
     for seed in range(restarts):
         generator = torch.Generator().manual_seed(seed)
@@ -220,14 +220,14 @@ def worst_distance(tau, far, m=40, eta=None, l2=0.1, restarts=6):
                 data, x = torch.cat([first[None], rows[1:m]]), start
                 for _ in range(tau):
                     slope = torch.sigmoid(data @ x) - labels
-                    x = x - eta * (slope @ data / m + l2 * x)
+                    x = x - eta * (slope @ data / m + l2 * x + prox * (x - start))
                 ends.append(x)
             distance = (ends[0] - ends[1]).norm()
             best = max(best, distance.item())
             optimiser.zero_grad()
             (-distance).backward()
             optimiser.step()
-    return best, Stability(eta, tau, L, l2, B, m, "replace-one").sensitivity
+    return best, Stability(eta, tau, L + prox, l2 + prox, B, m, "replace-one").sensitivity
 
 
 @pytest.mark.parametrize("tau", [1, 4, 16])
@@ -239,6 +239,62 @@ def test_no_neighbour_moves_a_message_further_than_stability_says(tau, far):
         assert worst >= 0.49 * bound
     if far == 200.0 and tau == 1:
         assert worst >= 0.95 * bound
+
+
+@pytest.mark.parametrize("tau", [1, 4, 16])
+@pytest.mark.parametrize("far", [0.0, 200.0])
+def test_a_proximal_term_bends_the_bound_and_no_neighbour_breaks_it(tau, far):
+    """dp-fedprox, by brute force over neighbouring pairs, at its longest step."""
+    worst, bound = worst_distance(tau, far, prox=0.3, restarts=4)
+    assert worst <= bound
+    if far == 0.0:
+        assert worst >= 0.45 * bound
+    if far == 200.0 and tau == 1:
+        assert worst >= 0.95 * bound
+    loose = Stability(2 / 1.05, tau, 0.35, 0.1, 1.0, 40, "replace-one").sensitivity
+    assert bound < loose or tau == 1, "the pull makes a record count for less"
+
+
+PROX = {"algorithm": "dp-fedprox", "prox": 0.3, "noise_in": "message"}
+
+
+@pytest.mark.parametrize("noise_in", ["message", "hidden-gradient"])
+def test_the_longest_step_of_dp_fedprox_knows_its_pull(noise_in):
+    """2/(L + mu + 2 prox): a step that dp-fedavg may take is refused."""
+    task = load_task("breast-cancer", TaskOptions(clients=5))
+    longest = 2 / (task.L + task.mu + 2 * 0.3)
+    how = {**RUN, **PROX, "noise_in": noise_in}
+    train(**{**how, "eta": longest})
+    with pytest.raises(InvalidValue, match=r"eta=.* is more than 2/\(L \+ mu\) = .*; lower eta"):
+        train(**{**how, "eta": longest * 1.001})
+    train(**{**RUN, "noise_in": noise_in, "eta": longest * 1.001})
+    follows = train(**how).account.follows_from
+    assert follows["L"] == pytest.approx(task.L + 0.3)
+    assert follows["mu"] == pytest.approx(task.mu + 0.3)
+    assert follows["eta"] == pytest.approx(1 / (task.L + 0.3)), "the default step knows it too"
+
+
+def test_the_pull_of_dp_fedprox_lessens_the_noise_of_messages():
+    """The same step: the sensitivity is that of a loss with L + prox and mu + prox."""
+    task = load_task("breast-cancer", TaskOptions(clients=5))
+    sigmas = []
+    for prox in (0.0, 0.1, 0.3):
+        result = train(**{**RUN, **PROX, "prox": prox, "eta": 1.0, "local_steps": 8})
+        (smallest,) = {event.sensitivity for event in result.account.events[-1:]}
+        expected = Stability(
+            1.0,
+            8,
+            task.L + prox,
+            task.mu + prox,
+            min(1.0, task.gradient_bound),
+            result.sizes[-1],
+            "replace-one",
+        )
+        assert smallest == expected.sensitivity
+        sigmas.append(result.account.sigma)
+    assert sigmas[0] > sigmas[1] > sigmas[2]
+    plain = train(**{**RUN, "noise_in": "message", "eta": 1.0, "local_steps": 8})
+    assert plain.account.sigma == sigmas[0]
 
 
 def test_too_long_steps_are_refused():
@@ -306,7 +362,7 @@ def test_hidden_state_bound_in_the_one_case_that_is_known_exactly():
     assert mean / deviation <= bound
 
 
-# ----------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # whole runs
 
 RUN = {
@@ -332,6 +388,11 @@ RUN = {
         {"noise_in": "message", "algorithm": "dp-scaffnew", "h_update": "released"},
         {"noise_in": "hidden-gradient", "clip": None},
         {"schedule": "coin", "p": 0.4, "local_steps": None, "noise_in": "message"},
+        {"algorithm": "dp-fedprox"},
+        {"algorithm": "dp-fedprox", "prox": 0.5, "sampling_rate": 0.2},
+        {"algorithm": "dp-fedprox", "noise_in": "message"},
+        {"algorithm": "dp-fedprox", "noise_in": "message", "trust": "secure-aggregation"},
+        {"algorithm": "dp-fedprox", "noise_in": "hidden-gradient", "clip": None},
     ],
     ids=str,
 )
@@ -572,7 +633,7 @@ def test_least_squares_needs_a_clip_for_stability():
         Stability(0.1, 2, 1.0, 0.01, math.inf, 10, "replace-one")
 
 
-# ----------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # an attack
 
 
