@@ -21,7 +21,7 @@ SOURCE = Path(equipoise.__file__).parent
 LEAVES = {"errors", "seeds", "_lazy", "facts"}  # anybody may use these
 CORE = {"algorithms", "fleets", "privacy", "result", "settings", "tasks"}
 ALLOWED = {
-    **dict.fromkeys(LEAVES, set()),
+    **{leaf: set() for leaf in LEAVES},
     "privacy": {"privacy"},
     "privacy.statement": {"result"},
     "privacy.mechanisms.catalogue": {"privacy", "paper.lemma1"},

@@ -104,7 +104,7 @@ def test_what_training_holds_shows_no_records(task):
         if unit == "record" and task.name == "quadratic":
             continue
         ready = prepare(task=task, epsilon=3, clip=1, unit=unit, iterations=2)
-        fleet, x0 = single_fleet(ready.task, ready.run, ready.account, ready.noise)
+        fleet, _ = single_fleet(ready.task, ready.run, ready.account, ready.noise)
         gradient, releaser = noise_of(ready.run, ready.task, ready.account, ready.noise)
         list(equipoise.rounds(task=task, epsilon=3, clip=1, unit=unit, iterations=2))
         for value in (ready.task, fleet, fleet.memory, releaser):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from equipoise import DataError, InvalidValue, train
+from equipoise.algorithms.schedule import divisors_of
 from equipoise.paper.grid import paper_grid
 from equipoise.settings import Settings
-from equipoise.algorithms.schedule import divisors_of
 from equipoise.sweeps.grid import grid, read_grid
 from equipoise.sweeps.search import search
 from equipoise.sweeps.store import Finished, Store
