@@ -34,8 +34,8 @@ def headline(result: Result) -> str:
         pace = number_of(run.local_steps, "local step")
     return (
         f"{run.task}, {run.algorithm}{_options(run.options)}: {number_of(result.rounds, 'round')} "
-        f"of "
-        f"{pace}, {number_of(run.clients, 'client')}, d = {result.dimension}, eta = {run.eta:.4g}"
+        f"of {pace}, {number_of(run.clients, 'client')}, d = {result.dimension}, eta = "
+        f"{run.eta:.4g}"
     )
 
 

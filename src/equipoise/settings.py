@@ -87,8 +87,7 @@ class Common(BaseModel):
         None,
         LEARNING,
         "how records are dealt to clients: random, dirichlet:A for label skew (small A: strong), "
-        "or "
-        "natural, by the hospital, writer or user they come from (default: the task's)",
+        "or natural, by the hospital, writer or user they come from (default: the task's)",
     )
     l2: float | None = flag(None, LEARNING, "regulariser of a linear model (default: the task's)")
     seed: int = flag(0, LEARNING, "public seed of split, coins and minibatches; never of the noise")
@@ -122,8 +121,7 @@ class Common(BaseModel):
         1e-5,
         PRIVACY,
         "delta of the guarantee: P(S) <= e^epsilon P'(S) + delta for every set S of outcomes; "
-        "choose "
-        "it far below 1 / number of protected units",
+        "choose it far below 1 / number of protected units",
     )
     unit: Unit = flag(
         "client",
@@ -301,8 +299,7 @@ class Settings(Common):
         require(
             self.p is None or 0 < self.p <= 1,
             f"p={self.p} is not in (0, 1]: pass the probability of communicating, not the number "
-            f"of "
-            "local steps 1/p",
+            "of local steps 1/p",
         )
         if self.schedule == "coin":
             require(
@@ -311,9 +308,8 @@ class Settings(Common):
             )
             require(
                 self.local_steps is None,
-                f"local_steps={self.local_steps} with schedule=coin, where chance decides it: "
-                f"give p "
-                "alone",
+                f"local_steps={self.local_steps} with schedule=coin, where chance decides it: give "
+                "p alone",
             )
         elif self.p is not None:
             require(
@@ -334,8 +330,7 @@ class Settings(Common):
             self.epsilon == math.inf or clip < math.inf or mechanism.by_stability,
             f"epsilon={self.epsilon} with {'no clip' if self.clip is None else 'clip=inf'}: an "
             "unclipped update has no sensitivity, so no noise can hide it; give a clip threshold, "
-            "or "
-            "epsilon=inf",
+            "or epsilon=inf",
         )
         algorithm_spec(self.algorithm).check(self)
 

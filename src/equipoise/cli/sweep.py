@@ -108,8 +108,7 @@ def _swept(runs: "Grid", store: Path, workers: int, retry: bool) -> tuple[dict[s
     }
     end = (
         f"{progress.done} of {progress.total} runs are in {store}; `equipoise report {store}` "
-        f"makes "
-        "figures of it"
+        "makes figures of it"
     )
     return document, as_text(best()) + end
 

@@ -148,8 +148,7 @@ def evaluate(
     on = ", ".join(data) if data else "the public test records of its task"
     print(
         f"error {error:.4f} ({result.error_name}), loss {loss:.4f}, on {on}: not noised, outside "
-        f"the "
-        "guarantee"
+        "the guarantee"
     )
 
 

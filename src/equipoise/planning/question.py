@@ -26,8 +26,7 @@ class Question(Common):
         None,
         PLANNED,
         "what will be learnt: breast-cancer, csv, digits, digits-mlp, libsvm, quadratic, or a "
-        "Python "
-        "file",
+        "Python file",
     )
     epsilon: Annotated[tuple[float, ...], BeforeValidator(_several)] = flag(
         ..., PLANNED, "the budget of the whole run; several give a table of the trade-off"

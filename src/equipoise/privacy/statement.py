@@ -19,15 +19,13 @@ NEIGHBOURS = {
 REACH = {
     "client": "It protects a whole client, such as a hospital; it is no separate statement about "
     "one person among its records.",
-    "record": "It protects one record, a row of a table. Someone with several records is "
-    "protected less, and what a "
-    "client's records have in common is not hidden at all.",
+    "record": "It protects one record, a row of a table. Someone with several records is protected "
+    "less, and what a client's records have in common is not hidden at all.",
 }
 TRUST = {
     "local": "every message of every client, and so every model that follows from them",
     "secure-aggregation": "the sum of the clients' messages of each round, and so every model; "
-    "never a single message. "
-    "This holds only where a secure aggregation protocol enforces it",
+    "never a single message. This holds only where a secure aggregation protocol enforces it",
 }
 
 
@@ -108,10 +106,8 @@ def _conditions(result: Result) -> str:
     listed = ", ".join(f"{name} = {_number(value)}" for name, value in constants.items())
     return (
         f"The sensitivity follows from the stability of gradient steps, with {listed}. It holds "
-        f"for "
-        "full local gradients of a loss that is mu-strongly convex and L-smooth, single gradients "
-        "of "
-        "norm at most gradient_bound, and eta <= 2/(L + mu)."
+        "for full local gradients of a loss that is mu-strongly convex and L-smooth, single "
+        "gradients of norm at most gradient_bound, and eta <= 2/(L + mu)."
     )
 
 
@@ -153,8 +149,7 @@ def _accountant(result: Result) -> str:
         "Accountant: exact Gaussian differential privacy. With mu = sensitivity * sqrt(releases) / "
         "sigma, epsilon is the smallest number with Phi(mu/2 - epsilon/mu) - exp(epsilon) * "
         "Phi(-mu/2 - epsilon/mu) <= delta, Phi the standard normal distribution function (Dong, "
-        "Roth "
-        "and Su 2022; Balle and Wang 2018). Its tail needs care: use erfc, or "
+        "Roth and Su 2022; Balle and Wang 2018). Its tail needs care: use erfc, or "
         "`equipoise.privacy.epsilon_spent(sigma, releases, sensitivity, delta)`."
     )
 
@@ -165,13 +160,10 @@ def _verdict(result: Result) -> str:
         unit, epsilon, delta = result.run.unit, result.account.epsilon, result.run.delta
         notices.append(
             f"The whole run is ({epsilon:.6g}, {delta:g})-differentially private for one {unit}, "
-            f"under "
-            f"the definitions below: for every set S of outcomes that the adversary may see, and "
-            f"for "
-            f"the data at hand and any neighbouring data in either order, P(S) <= e^epsilon * "
-            f"P'(S) + "
-            f"delta, with e^epsilon = {math.exp(min(epsilon, 700)):.3g} and delta = {delta:g}. "
-            f"{REACH[unit]}"
+            "under the definitions below: for every set S of outcomes that the adversary may see, "
+            "and for the data at hand and any neighbouring data in either order, P(S) <= e^epsilon "
+            f"* P'(S) + delta, with e^epsilon = {math.exp(min(epsilon, 700)):.3g} and delta = "
+            f"{delta:g}. {REACH[unit]}"
         )
     return "\n\n".join(notices)
 
@@ -179,8 +171,7 @@ def _verdict(result: Result) -> str:
 def _origin(result: Result, model_sha256: str | None) -> str:
     parts = [
         f"Equipoise {result.version}, algorithm {result.run.algorithm}, {result.run.iterations} "
-        f"local "
-        f"steps in {result.rounds} rounds."
+        f"local steps in {result.rounds} rounds."
     ]
     if model_sha256:
         parts.append(f"The model vouched for is the file with SHA-256 `{model_sha256}`.")
@@ -193,8 +184,7 @@ def _origin(result: Result, model_sha256: str | None) -> str:
 
 ONCE = {
     "client": "That the clients are different organisations: one that takes part twice is "
-    "protected "
-    "less.",
+    "protected less.",
     "record": "That a record is in the data once, and at one client: one that is there twice is "
     "protected less.",
 }
@@ -206,13 +196,11 @@ def _not_covered(result: Result) -> list[str]:
         *(f"Taken as public: {sentence}." for sentence in result.public),
         ONCE[result.run.unit],
         "Other runs on the same data, such as trials with other settings: each spends its own "
-        "budget, "
-        "and together they spend more than any of them.",
+        "budget, and together they spend more than any of them.",
         "Anything a client publishes by other ways, and what its own log says to itself.",
         "How long a client takes for a round.",
         "Gaps between floating-point numbers: the lowest bits of a release can tell more than "
-        "epsilon "
-        "allows.",
+        "epsilon allows.",
     ]
     if result.run.diagnostics:
         items.append("The diagnostics, which show private values without noise.")

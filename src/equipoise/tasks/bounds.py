@@ -135,9 +135,8 @@ def _limits(where: str, entry: dict[str, Any], fill: str | None) -> tuple[float,
     low, high = (_limit(entry.get(end)) for end in ("low", "high"))
     if not (low < high and abs(low) < LARGEST and abs(high) < LARGEST):
         raise DataError(
-            f"{where}: low={low} and high={high} are not two numbers with low < high: fill in "
-            f"what is "
-            "publicly known"
+            f"{where}: low={low} and high={high} are not two numbers with low < high: fill in what "
+            "is publicly known"
         )
     if fill is not None and not low <= _number(fill) <= high:
         raise DataError(f"{where}: fill={fill} is not between low={low} and high={high}")

@@ -145,14 +145,13 @@ def _check_buffers(module: nn.Module) -> None:
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             raise UnsafeModel(
                 f"layer {name or 'model'} is a batch norm: its statistics would leave a client "
-                f"without "
-                "clip and noise; use nn.GroupNorm instead"
+                "without clip and noise; use nn.GroupNorm instead"
             )
     for name, _ in module.named_buffers():
         raise UnsafeModel(
             f"buffer {name} is not a parameter, so what it learns would leave a client without "
-            f"clip and "
-            "noise; make it a parameter, or compute it where it is used if it is constant"
+            "clip and noise; make it a parameter, or compute it where it is used if it is "
+            "constant"
         )
 
 

@@ -28,8 +28,7 @@ class RecordHidden(RecordGradient):
     noise_in: NoiseIn = "hidden-gradient"
     words = Words(
         released="a model update a round, made of gradient steps with Gaussian noise in each sum "
-        "of "
-        "gradients; sensitivity and sigma are for one round and include the hidden-state bound",
+        "of gradients; sensitivity and sigma are for one round and include the hidden-state bound",
         noised="a client's sum of gradients",
         per="round",
     )
