@@ -33,7 +33,7 @@ ALLOWED = {
     "fleets": {"fleets", "algorithms", "privacy"},
     "engine": {*CORE},
     "training": {*CORE, "engine", "saved", "planning.plan"},
-    "saved": {"result", "privacy.statement", "reports.curve"},
+    "saved": {"result", "settings", "privacy.statement", "reports.curve"},
     "describe": {"result", "planning.plan"},
     "planning": {*CORE, "planning", "describe"},
     "planning.formulas": {*CORE, "planning", "paper.corollary"},
@@ -187,6 +187,19 @@ def test_rooms_of_the_architecture_page_exist():
     assert shown <= names, shown - names
     rooms = {path.parent.name for path in FILES} - {"equipoise"}
     assert rooms <= {*re.findall(r"([a-z_0-9]+)/", layout)}, rooms
+
+
+def test_locals_have_names_that_say_what_they_are():
+    vague = {"found", "said", "told", "of", "there", "one"}
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        fields = {n.target for n in ast.walk(tree) if isinstance(n, ast.AnnAssign)}
+        names = {n.id for n in ast.walk(tree) if is_local(n) and n not in fields}
+        assert not names & vague, f"{dotted(path)}: {names & vague}"
+
+
+def is_local(node):
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
 
 
 def test_files_stay_readable():

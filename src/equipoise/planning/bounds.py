@@ -163,12 +163,12 @@ def corrected_plan(problem: Problem) -> Proposal:
         values = [bound(eta, log_T) for log_T in logs]
         at = values.index(min(values))
         around = logs[max(at - 1, 0)], logs[min(at + 1, len(logs) - 1)]
-        found = optimize.minimize_scalar(
+        least = optimize.minimize_scalar(
             lambda log_T, eta=eta: bound(eta, log_T), bounds=around, method="bounded"
         )
-        if found.fun < best.bound:
-            T = math.exp(found.x)
-            best = Proposal(eta, best_p(problem, eta, T), T, float(found.fun))
+        if least.fun < best.bound:
+            T = math.exp(least.x)
+            best = Proposal(eta, best_p(problem, eta, T), T, float(least.fun))
     return best
 
 

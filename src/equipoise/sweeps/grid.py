@@ -97,13 +97,13 @@ def _cells(document: dict[str, Any]) -> Iterator[tuple[Settings, ...]]:
         if key not in ("name", "seeds", "local_steps")
     }
     for values in product(*axes.values()):
-        said = dict(zip(axes, values, strict=True))
-        for local_steps in _local_steps(document, said.get("iterations")):
-            yield tuple(_trial(seed, **said, local_steps=local_steps) for seed in seeds)
+        given = dict(zip(axes, values, strict=True))
+        for local_steps in _local_steps(document, given.get("iterations")):
+            yield tuple(_trial(seed, **given, local_steps=local_steps) for seed in seeds)
 
 
-def _trial(seed: int, **said: Any) -> Settings:
-    settings = Settings.of(**said, seed=seed, simulate_noise_seed=seed, diagnostics=True)
+def _trial(seed: int, **given: Any) -> Settings:
+    settings = Settings.of(**given, seed=seed, simulate_noise_seed=seed, diagnostics=True)
     if settings.epsilon < math.inf:
         return settings
     return settings.model_copy(

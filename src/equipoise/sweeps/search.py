@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,28 +88,32 @@ def search(
     Every cell is run, even if that takes more than the share. One whose runs all failed has no
     answer.
     """
-    for one in grid.settings:
+    for settings in grid.settings:
         require(
-            task_for(one).measure is not None,
-            f"task={one.task} has no test records: there is no error to search by",
+            task_for(settings).measure is not None,
+            f"task={settings.task} has no test records: there is no error to search by",
         )
     chains = _chains(grid)
     limits = [max(int(share * _size(cells)), len(_first(cells))) for cells in chains]
     total, start, known = sum(limits), time.monotonic(), 0
     with Workers(workers) as pool:
         while wanted := [
-            one for cells, most in zip(chains, limits, strict=True) for one in _next(cells, most)
+            place
+            for cells, most in zip(chains, limits, strict=True)
+            for place in _next(cells, most)
         ]:
             runs = [cell.trials[i][len(cell.errors[i])] for cell, i in wanted]
-            before, there = sum(cell.runs for cells in chains for cell in cells), None
+            before, kept_before = sum(cell.runs for cells in chains for cell in cells), None
             for progress in sweep(grid.name, [(run,) for run in runs], store, pool, retry):
-                there = (
-                    progress.done if there is None else there
-                )  # what is in the store already takes no time
-                done, computed = before + progress.done, before + progress.done - known - there
+                if kept_before is None:
+                    kept_before = progress.done  # what is in the store already takes no time
+                done, computed = (
+                    before + progress.done,
+                    before + progress.done - known - kept_before,
+                )
                 left = (time.monotonic() - start) / computed * (total - done) if computed else None
                 yield Progress(done, progress.failed, progress.running, total, left), []
-            known += there or 0
+            known += kept_before or 0
             with Store(store) as kept:
                 rows = {row["key"]: row for row in kept.table("key, test_error, failed")}
             for (cell, i), run in zip(wanted, runs, strict=True):
@@ -173,7 +178,7 @@ def _next(cells: list[Cell], most: int) -> list[tuple[Cell, int]]:
             wanted.append(
                 (_answer(cell, mean, covariance).probability, cell, min(free, key=hope.__getitem__))
             )
-    wanted.sort(key=lambda one: one[0])
+    wanted.sort(key=itemgetter(0))
     return [(cell, i) for _, cell, i in wanted[: min(left, math.ceil(len(wanted) / 2))]]
 
 
@@ -314,10 +319,12 @@ def _answers(cells: list[Cell]) -> Iterable[Found]:
             continue
         mean, covariance = surface.at(number)
         best, probability, regret = _answer(cell, mean, covariance)
-        local_steps, of = (
-            cell.trials[best][0].local_steps or 1,
-            sum(len(trials) for trials in cell.trials),
-        )
         yield Found(
-            cell.sample, local_steps, float(np.exp(mean[best])), probability, regret, cell.runs, of
+            settings=cell.sample,
+            local_steps=cell.trials[best][0].local_steps or 1,
+            predicted=float(np.exp(mean[best])),
+            probability=probability,
+            regret=regret,
+            runs=cell.runs,
+            of=sum(len(trials) for trials in cell.trials),
         )

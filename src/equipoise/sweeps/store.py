@@ -193,11 +193,11 @@ class Store:
         """Keep finished runs: all of them, or, if this process dies now, none. A run that is there
         already stays as it is."""
         with self._told(), self._transaction():
-            given = {one.key: one for one in finished}
-            there = self.finished(given)
-            new = [one for key, one in given.items() if key not in there]
-            self._insert("runs", (_run_row(sweep, *one) for one in new))
-            self._insert("curves", (row for one in new for row in _curve_rows(one.key, one.result)))
+            given = {run.key: run for run in finished}
+            kept = self.finished(given)
+            new = [run for key, run in given.items() if key not in kept]
+            self._insert("runs", (_run_row(sweep, *run) for run in new))
+            self._insert("curves", (row for run in new for row in _curve_rows(run.key, run.result)))
             self._db.executemany("DELETE FROM failures WHERE key = ?", [(key,) for key in given])
 
     def _insert(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:

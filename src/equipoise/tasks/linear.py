@@ -143,8 +143,8 @@ class LinearClients:
         length = residual.norm(dim=-1, keepdim=True) * self.features.norm(dim=-1, keepdim=True)
         threshold = C * (1 - 1e-12) if residual.dtype == torch.float64 else C * (1 - 1e-5)
         residual = residual * (threshold / length).clamp(max=1.0).nan_to_num(0.0)
-        there = self.weights > 0 if chosen is None else (self.weights > 0) & chosen
-        residual = torch.where(there.unsqueeze(-1) & length.isfinite(), residual, 0.0)
+        counted = self.weights > 0 if chosen is None else (self.weights > 0) & chosen
+        residual = torch.where(counted.unsqueeze(-1) & length.isfinite(), residual, 0.0)
         return torch.einsum("...nk,...nf->...kf", residual, self.features).flatten(-2)
 
     def regulariser(self, x: Tensor) -> Tensor:

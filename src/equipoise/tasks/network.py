@@ -254,7 +254,9 @@ def measure(
             None if means[0] is None else torch.stack(means),
         )
     if not isinstance(metric, PerExample):
-        inputs, targets = (torch.cat([of[:] for of in both]) for both in zip(*parts, strict=True))
+        inputs, targets = (
+            torch.cat([part[:] for part in both]) for both in zip(*parts, strict=True)
+        )
         with torch.no_grad():
             outputs = model(x, inputs)
             values = 1 - float(metric(outputs, targets)), float(loss(outputs, targets))

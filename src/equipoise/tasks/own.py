@@ -212,7 +212,7 @@ def _check_examples(
     inputs, targets = made_up(input_shape, input_type), made_up_targets(target_shape, target_type)
     for x in model.somewhere():
         try:
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as warned:
                 with torch.no_grad():
                     outputs, before = model(x, inputs), loss(model.training(x, inputs, 0), targets)
                     model.training(x, inputs.flip(0) + inputs, 1)
@@ -230,9 +230,9 @@ def _check_examples(
                 f"{_first_line(error)}"
             ) from None
         require(
-            not said,
+            not warned,
             "the model and loss warn on examples shaped like the clients': "
-            f"{said[0].message if said else ''}",
+            f"{warned[0].message if warned else ''}",
         )
         require(
             before.dim() == 0,

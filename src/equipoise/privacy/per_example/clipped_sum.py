@@ -208,10 +208,10 @@ def _slices(slope: Tensor, axes: range) -> dict[int, Tensor]:
 def _one_slice_each(slices: Sequence[dict[int, Tensor] | None], axis: int) -> bool:
     """Whether the slope of output j is zero but in slice j, for every j, and for two of them not
     all zero."""
-    there = [of_axes[axis] for of_axes in slices if of_axes is not None]
-    if len(there) != len(slices) or len(there[0]) != len(slices):
+    known = [of_axes[axis] for of_axes in slices if of_axes is not None]
+    if len(known) != len(slices) or len(known[0]) != len(slices):
         return False
-    where = torch.stack(there)
+    where = torch.stack(known)
     return int(where.diagonal().sum()) >= 2 and not bool(where.fill_diagonal_(False).any())
 
 
@@ -311,8 +311,8 @@ def _one_by_one(
         with torch.enable_grad():
             losses = (single(leaves, x, y) for x, y in zip(inputs, targets, strict=True))
             each = [
-                torch.autograd.grad(one, asked, allow_unused=True, materialize_grads=True)
-                for one in losses
+                torch.autograd.grad(value, asked, allow_unused=True, materialize_grads=True)
+                for value in losses
             ]
         gradients = {name: torch.stack(parts) for name, *parts in zip(names, *each, strict=True)}
     return {name: materialised(gradient) for name, gradient in gradients.items()}
