@@ -45,7 +45,7 @@ class HashableOptions(dict[str, float | str]):
         return hash(tuple(sorted(self.items())))
 
 
-def _paths(value: Any) -> Any:
+def as_paths(value: Any) -> Any:
     """One path or several, each a str or anything that os.fspath takes."""
     if isinstance(value, str | os.PathLike):
         value = (value,)
@@ -56,7 +56,7 @@ def _path(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-Paths = Annotated[tuple[str, ...], BeforeValidator(_paths)]
+Paths = Annotated[tuple[str, ...], BeforeValidator(as_paths)]
 Path = Annotated[str, BeforeValidator(_path)]
 AlgorithmOptions = Annotated[dict[str, float | str], AfterValidator(HashableOptions)]
 

@@ -17,7 +17,7 @@ from equipoise.fleets import Round, server_rounds
 from equipoise.privacy.events import Account, account
 from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
 from equipoise.result import Point, PublicOnly, Result
-from equipoise.settings import Run, Settings, read_config
+from equipoise.settings import Run, Settings, as_paths, read_config
 from equipoise.tasks import Measured, Task, TaskOptions, load_measure, load_task
 from equipoise.tasks.public import public_only
 from equipoise.tasks.task import Records
@@ -91,6 +91,11 @@ def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepare
 
 def _settings(settings: "Settings | Plan | None", values: dict[str, Any]) -> Settings:
     anyway = bool(values.pop("anyway", False))
+    require(
+        settings is None or isinstance(settings, Settings) or hasattr(settings, "to_train"),
+        f"settings is a {type(settings).__name__}: give Settings, a Plan, or keywords, "
+        'train(task="breast-cancer", epsilon=2, clip=1)',
+    )
     require(
         settings is None or not values,
         f"settings and {', '.join(values)}: say it in one of the two",
@@ -251,9 +256,10 @@ def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:
 
 
 def evaluate(
-    result: "Result | str | os.PathLike[str]", data: Sequence[str | os.PathLike[str]] = ()
+    result: "Result | str | os.PathLike[str]",
+    data: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]" = (),
 ) -> Measured:
-    """Error and loss of a model: on the files `data`, or on its task's public test records.
+    """Error and loss of a model: on the file or files `data`, or on its task's public test records.
 
     The figures are not noised: on private records they are outside every guarantee.
     """
@@ -261,6 +267,5 @@ def evaluate(
 
     result = result if isinstance(result, Result) else load(result)
     options = TaskOptions.of(result.run)
-    files = tuple(os.fspath(path) for path in data)
-    measure = load_measure(result.run.task, options, files, result.reading)
+    measure = load_measure(result.run.task, options, as_paths(data), result.reading)
     return measure(torch.from_numpy(result.x))

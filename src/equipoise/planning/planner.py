@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from numbers import Real
 from typing import Any
 
 from equipoise.errors import require
@@ -47,9 +48,20 @@ def plan(
 
     `watch` may wrap the iterator of budgets, to show progress.
     """
-    require(question is None or not values, "question and keywords: say it in one of the two")
-    plans = plan_all(question or Question.of(**values), watch)
-    return plans[0] if isinstance(values.get("epsilon"), int | float) else plans
+    if question is not None:
+        require(
+            isinstance(question, Question),
+            f"question is a {type(question).__name__}: give a Question, or keywords, "
+            'plan(task="breast-cancer", epsilon=2)',
+        )
+        require(not values, f"question and {', '.join(values)}: say it in one of the two")
+        return plan_all(question, watch)
+    own = values.get("task")
+    if isinstance(own, Task):
+        plans = _plan_own(Question.of(**{**values, "task": own.name}), own, watch)
+    else:
+        plans = plan_all(Question.of(**values), watch)
+    return plans[0] if isinstance(values["epsilon"], Real | str) else plans
 
 
 def plan_all(question: Question, watch: Watch = lambda epsilons: epsilons) -> list[Plan]:
@@ -59,21 +71,33 @@ def plan_all(question: Question, watch: Watch = lambda epsilons: epsilons) -> li
     options = _options(question)
     task = load_to_plan(question.task, options)
     question = question.model_copy(update={"public_records": options.public_records})
-    clients = task.clients
-    if not isinstance(clients, Convex):
-        facts = task.facts(question.unit)
-        start = Prediction(test_error=untrained_error(task))
-        return [
-            plan_noise(question, facts, list(task.public), start, epsilon)
-            for epsilon in watch(question.epsilon)
-        ]
+    if not isinstance(task.clients, Convex):
+        return _noise_alone(question, task, watch)
     require(
-        question.unit == "client" or isinstance(clients, Records),
+        question.unit == "client" or isinstance(task.clients, Records),
         f"unit=record with task={task.name}: its clients have no records to tell apart",
     )
     public = _public(question, task)
     make = _both_units if question.unit == "record" else _plan_clients
     return [make(question, public, epsilon) for epsilon in watch(question.epsilon)]
+
+
+def _plan_own(question: Question, task: Task, watch: Watch) -> list[Plan]:
+    """Of a task that was made in Python: no stand-ins, so the noise alone."""
+    require(
+        not isinstance(task.clients, Convex),
+        f"task={task.name} was loaded with its private records: plan takes its name, and leaves "
+        "them closed",
+    )
+    return _noise_alone(question, task, watch)
+
+
+def _noise_alone(question: Question, task: Task, watch: Watch) -> list[Plan]:
+    facts, start = task.facts(question.unit), Prediction(test_error=untrained_error(task))
+    public = list(task.public)
+    return [
+        plan_noise(question, facts, public, start, epsilon) for epsilon in watch(question.epsilon)
+    ]
 
 
 def _options(question: Question) -> TaskOptions:

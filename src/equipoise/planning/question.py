@@ -1,6 +1,7 @@
 """Question: what a user asks a planner, a frozen value; every field is a flag of the command."""
 
 import math
+from numbers import Real
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
@@ -16,7 +17,7 @@ GIVEN_WITHOUT_TASK = ("mu", "smoothness", "dimension", "psi0", "r0", "zeta")
 
 
 def _several(value: Any) -> Any:
-    return (value,) if isinstance(value, int | float | str) else value
+    return (value,) if isinstance(value, Real | str) else value
 
 
 class Question(Common):

@@ -113,7 +113,8 @@ def _trial(seed: int, **given: Any) -> Settings:
 
 def _values(document: dict[str, Any], key: str, default: Any = None) -> list[Any]:
     value = document.get(key, default)
-    values = value if isinstance(value, list) and key not in ("data", "test", "proxy") else [value]
+    several = isinstance(value, list | tuple | range) and key not in ("data", "test", "proxy")
+    values = list(value) if several else [value]
     require(len(values) > 0, f"{key}=[] leaves nothing to run: give it a value")
     return [tuple(v) if isinstance(v, list) else v for v in values]
 
