@@ -25,12 +25,10 @@ def plan_noise(
             NoiseLevel(local_steps=tau, rounds=T // tau, sigma=sigma, client_sigma=client_sigma)
         )
     reason = (
-        f"nothing was tried: which local steps are best, and whether training is worth while, "
-        f"only a "
-        f"sweep on public data can tell. nu^2 = {nu2:.3g}: if there were one release, the averaged "
-        f"noise would be {math.sqrt(nu2):.3g} times the clip; with K releases it is sqrt(K) times "
-        f"that "
-        "in each"
+        "nothing was tried: which local steps are best, and whether training is worth while, only "
+        f"a sweep on public data can show. nu^2 = {nu2:.3g}: if there were one release, the "
+        f"averaged noise would be about {math.sqrt(nu2):.3g} times the clip; with K releases it is "
+        "sqrt(K) times that in each"
     )
     if run.mechanism.words.per == "local step":
         reason += "; with noise in the gradients local steps save communication, not privacy"

@@ -131,7 +131,8 @@ class Plan(BaseModel):
         `anyway`."""
         require(
             anyway or self.verdict != "do not train",
-            f"the plan says: do not train, since {self.reason}; add --anyway to train all the same",
+            f"the plan says: do not train, since {self.reason}; to train all the same, add "
+            "--anyway (in Python: train(plan.settings))",
         )
         if self.settings is None:
             raise InvalidValue(
