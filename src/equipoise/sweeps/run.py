@@ -67,7 +67,7 @@ def document_of(
     if name in NAMED_GRIDS:
         return NAMED_GRIDS[name](**values)
     for key, value in values.items():
-        raise InvalidValue(f"{key}={value} with a grid of your own: put it into {name}")
+        raise InvalidValue(f"{key}={value} with a grid of one's own: say it in {name}")
     return read_grid(Path(name))
 
 
@@ -79,7 +79,7 @@ def grid_of(
     for task in {settings.task for settings in runs.settings}:
         require(
             simulate or not task_spec(task).own_files,
-            f"task={task} reads files of your own, and a sweep is a simulation: its noise is "
+            f"task={task} reads files of one's own, and a sweep is a simulation: its noise is "
             "seeded, and its store holds what private records gave, without protection. If these "
             "records are public, or the store stays where they are, add --simulate",
         )
