@@ -83,9 +83,12 @@ def problems() -> dict[str, Callable[[], Problem]]:
         return lambda: Problem(lambda: cnn(*widths), lambda: cnn(*widths), *letters(256))
 
     def paper_cnn(n: int, *shape: int) -> Callable[[], Problem]:
-        images = lambda: torch.rand(n, shape[0], shape[1], shape[1])
+        size = (n, shape[0], shape[1], shape[1])
         return lambda: Problem(
-            lambda: Cnn(*shape), lambda: Cnn(*shape), images(), torch.randint(shape[2], (n,))
+            lambda: Cnn(*shape),
+            lambda: Cnn(*shape),
+            torch.rand(*size),
+            torch.randint(shape[2], (n,)),
         )
 
     def lstm() -> Problem:

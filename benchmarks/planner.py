@@ -28,19 +28,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from equipoise.facts import Facts
+from equipoise.paper.corollary import corollary_1
+from equipoise.planning.bounds import Problem, corrected_plan, displacement_law
 from equipoise.planning.candidates import Candidate
-from equipoise.planning.bounds import (
-    Problem,
-    corollary_1,
-    corrected_plan,
-    displacement_law,
-    trainability,
-)
-from equipoise.planning.planner import LONGEST, PACES, ROUNDS
-from equipoise.planning.screening import screen
+from equipoise.planning.problems import LONGEST, PACES, ROUNDS, ClientProblem
+from equipoise.planning.screening import Screen, screen, shortlist
 from equipoise.planning.surrogate import Surrogate, bootstrap, surrogate_of
-from equipoise.planning.trial import race, rehearse, shortlist, stages_of
-from equipoise.privacy import Budget, Guarantee
+from equipoise.planning.trial import race
+from equipoise.privacy.promise import Promise
 from equipoise.seeds import stream
 from equipoise.tasks import TaskOptions, libsvm, load_task
 from equipoise.tasks.linear import LOGISTIC, linear_clients, one_hot
@@ -107,31 +103,34 @@ def problem(
     return tuple(surrogate.single() if surrogate.large else surrogate for surrogate in both)
 
 
-def two_stage(
-    public: Surrogate, algorithm: str, clip_norm: float, noise: float, gammas: list[float]
-) -> Candidate:
+def tried_on(surrogate: Surrogate, promise: Promise, clients: int) -> ClientProblem:
+    """Plans for so many clients, tried on this surrogate."""
+    facts = Facts("bench", clients, len(surrogate.x0), 1 / surrogate.L, 1)
+    return ClientProblem(surrogate, promise, facts)
+
+
+def two_stage(public: ClientProblem, algorithm: str, clip: float, gammas: list[float]) -> Candidate:
+    surrogate = public.surrogate
     paces = [(tau, [K for K in ROUNDS if K * tau <= LONGEST]) for tau in PACES]
-    seeds = 3 if public.large else 8
-    tried = screen(
-        public, algorithm, [1 / public.L, 0.25 / public.L], paces, [clip_norm], gammas, noise, seeds
-    )
-    won = race(
-        shortlist(tried), lambda c, seeds: rehearse(public, c, noise, seeds), stages_of(public)
-    )[0].candidate
-    return (
-        won if won.excess < float(public.excess(public.x0)) else replace(won, rounds=0)
-    )  # not to train
+    etas = [1 / surrogate.L, 0.25 / surrogate.L]
+    seeds = 3 if surrogate.large else 8
+    what = Screen(algorithm, {}, etas, paces, [clip], gammas, public.noise_per_clip, seeds)
+    candidates = shortlist(screen(surrogate, what))
+    won = race(candidates, public.try_out, public.stages).candidate
+    worth = won.excess < float(surrogate.excess(surrogate.x0))
+    return won if worth else replace(won, rounds=0)  # not to train
 
 
 def closed_forms(
-    private: Surrogate, algorithm: str, clip_norm: float, budget: Budget, guarantee: Guarantee
+    private: Surrogate, algorithm: str, clip: float, promise: Promise
 ) -> dict[str, Candidate]:
     """The bounds with the true constants, and the displacement law with the true gradients: more
     than a user would know."""
     r0 = float((private.best - private.x0).norm())
     zeta = math.sqrt(float(private.slopes.square().sum(-1).mean()))
+    clients = private.number
     known = Problem(
-        private.mu, private.L, len(private.x0), budget, guarantee, clip_norm, r0=r0, zeta=zeta
+        private.mu, private.L, len(private.x0), promise, clients, clip, r0=r0, zeta=zeta
     )
     found = {}
     for name, proposal in (
@@ -140,30 +139,30 @@ def closed_forms(
     ):
         tau = max(1, round(proposal.local_steps))
         K = 0 if proposal.iterations <= 0 else min(max(1, round(proposal.rounds)), 4096 // tau)
-        found[name] = Candidate(algorithm, proposal.eta, tau, K, clip_norm, 1.0)
+        found[name] = Candidate(algorithm, proposal.eta, tau, K, clip, 1.0)
     gradients = private.clients.gradient(private.x0.expand(private.number, -1), 0)
     norms = gradients.norm(dim=-1, keepdim=True)
     u, H = -(gradients / norms).mean(0), private.hessians.mean(0)
     law = displacement_law(
-        float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), budget, guarantee
+        float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), promise, clients
     )
-    tau = min(32, max(1, math.ceil(2 * clip_norm * private.L / float(norms.median()))))
+    tau = min(32, max(1, math.ceil(2 * clip * private.L / float(norms.median()))))
     found["displacement law"] = Candidate(
         algorithm,
         1 / private.L,
         tau,
-        min(law.rounds(clip_norm), 4096 // tau),
-        clip_norm,
-        law.gamma(clip_norm),
+        min(law.rounds(clip), 4096 // tau),
+        clip,
+        law.gamma(clip),
     )
     return found
 
 
-def excess(private: Surrogate, candidate: Candidate, noise: float, seeds: int) -> float:
+def excess(private: ClientProblem, candidate: Candidate, seeds: int) -> float:
     if candidate.rounds == 0:
-        return float(private.excess(private.x0))
+        return float(private.surrogate.excess(private.surrogate.x0))
     values = [
-        rehearse(private, candidate, noise, range(i, min(i + 100, seeds))).excess
+        private.try_out(candidate, range(i, min(i + 100, seeds))).excess
         for i in range(0, seeds, 100)
     ]
     return float(torch.cat(values).mean())
@@ -172,56 +171,49 @@ def excess(private: Surrogate, candidate: Candidate, noise: float, seeds: int) -
 def brute_force(case: Case) -> dict:
     """The best of a dense grid on the private clients."""
     torch.set_num_threads(1)
-    name, _, _, clip_norm, algorithm = case
-    private, _ = problem(name)
-    noise = noise_of(case, private)
+    name, _, _, clip, algorithm = case
+    surrogate, _ = problem(name)
+    private = tried_on(surrogate, promise_of(case), surrogate.number)
     grid = [
-        Candidate(algorithm, eta / private.L, tau, K, clip_norm, 1.0)
+        Candidate(algorithm, eta / surrogate.L, tau, K, clip, 1.0)
         for eta in (1, 0.25)
         for tau in PACES
         for K in ROUNDS
         if K * tau <= LONGEST
     ]
-    stages = ((2, 12), (12, 3), (FEW_SEEDS, 1)) if private.large else ((12, 20), (SEEDS, 1))
+    stages = ((2, 12), (12, 3), (FEW_SEEDS, 1)) if surrogate.large else ((12, 20), (SEEDS, 1))
     for seeds, keep in stages:
-        again = {candidate: excess(private, candidate, noise, seeds) for candidate in grid}
-        grid = sorted(grid, key=again.get)[:keep]
-    (best,) = grid
+        values = [excess(private, candidate, seeds) for candidate in grid]
+        order = sorted(range(len(grid)), key=values.__getitem__)[:keep]
+        grid, values = [grid[i] for i in order], [values[i] for i in order]
     return {
         "case": list(case),
-        "start": float(private.excess(private.x0)),
-        **told(best, again[best]),
+        "start": float(surrogate.excess(surrogate.x0)),
+        **told(grid[0], values[0]),
     }
 
 
 def planned(case: Case) -> dict:
     """What every planner chooses, tried on the private clients with the seeds of brute force."""
     torch.set_num_threads(1)
-    name, trust, epsilon, clip_norm, algorithm = case
-    private, public = problem(name)
-    budget, guarantee, noise = (
-        Budget(epsilon, 1e-5),
-        Guarantee("replace-one", trust, private.number),
-        noise_of(case, private),
-    )
+    name, _, _, clip, algorithm = case
+    promise, (surrogate, stand_ins) = promise_of(case), problem(name)
+    private = tried_on(surrogate, promise, surrogate.number)
+    public = tried_on(stand_ins, promise, surrogate.number)
     chosen = {
-        "two-stage": two_stage(public, algorithm, clip_norm, noise, [1.0]),
-        "two-stage, gamma free": two_stage(
-            public, algorithm, clip_norm, noise, [1.0, 0.5, 0.25, 0.125]
-        ),
-        **closed_forms(private, algorithm, clip_norm, budget, guarantee),
+        "two-stage": two_stage(public, algorithm, clip, [1.0]),
+        "two-stage, gamma free": two_stage(public, algorithm, clip, [1.0, 0.5, 0.25, 0.125]),
+        **closed_forms(surrogate, algorithm, clip, promise),
     }
     bounds = (
         "printed corollary",
         "corrected bound",
     )  # may ask for thousands of steps: few seeds tell enough
     seeds = {
-        planner: (20 if planner in bounds else FEW_SEEDS) if private.large else SEEDS
+        planner: (20 if planner in bounds else FEW_SEEDS) if surrogate.large else SEEDS
         for planner in chosen
     }
-    values = {
-        planner: told(c, excess(private, c, noise, seeds[planner])) for planner, c in chosen.items()
-    }
+    values = {planner: told(c, excess(private, c, seeds[planner])) for planner, c in chosen.items()}
     return {"case": list(case), "planners": values}
 
 
@@ -230,11 +222,9 @@ def told(candidate: Candidate, value: float) -> dict:
     return {"excess": value, **{name: getattr(candidate, name) for name in names}}
 
 
-def noise_of(case: Case, private: Surrogate) -> float:
+def promise_of(case: Case) -> Promise:
     _, trust, epsilon, _, _ = case
-    return math.sqrt(
-        trainability(Budget(epsilon, 1e-5), Guarantee("replace-one", trust, private.number), 1)
-    )
+    return Promise(epsilon, 1e-5, trust=trust)
 
 
 PROXIES = {
@@ -248,24 +238,23 @@ PROXIES = {
 def proxied(case: Case) -> dict:
     """The two-stage planner on worse pools."""
     torch.set_num_threads(1)
-    name, _, _, clip_norm, algorithm = case
+    name, _, _, clip, algorithm = case
+    promise, (surrogate, _) = promise_of(case), problem(name)
+    private = tried_on(surrogate, promise, surrogate.number)
     values = {}
     for proxy, (records, shifted) in PROXIES.items():
-        private, _ = problem(name)
-        _, public = problem(name, records, shifted)
-        noise = noise_of(case, private)
-        values[proxy] = excess(
-            private, two_stage(public, algorithm, clip_norm, noise, [1.0]), noise, SEEDS
-        )
+        _, stand_ins = problem(name, records, shifted)
+        public = tried_on(stand_ins, promise, surrogate.number)
+        values[proxy] = excess(private, two_stage(public, algorithm, clip, [1.0]), SEEDS)
     return {"case": list(case), "excess": values}
 
 
 def cases() -> list[Case]:
     return [
-        (name, trust, epsilon, clip_norm, algorithm)
+        (name, trust, epsilon, clip, algorithm)
         for name, clips in CLIPS.items()
         for trust, epsilon in BUDGETS
-        for clip_norm in clips
+        for clip in clips
         for algorithm in ALGORITHMS
     ]
 

@@ -22,7 +22,6 @@ import torch
 from scipy.stats import t
 
 from equipoise import plan, train
-from equipoise.planning.plan import Question
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.public import minimiser, public_only
 
@@ -75,17 +74,15 @@ def unprivate(name: str) -> dict:
     return {
         "non-private": [errors[best]],
         "l2": best,
-        "public only": [alone["test_error"]],
+        "public only": [alone.test_error],
         "constant": [task.constant_error],
     }
 
 
 def cell(name: str, epsilon: float, method: str) -> dict:
     common = {**TASKS[name], "clients": 5, "public_records": POOL}
-    (made,) = plan(
-        Question.of(**common, epsilon=(epsilon,), algorithm="dp-fedavg", **METHODS[method])
-    )
-    found = {"plan": made.plan, "verdict": made.verdict}
+    made = plan(**common, epsilon=epsilon, algorithm="dp-fedavg", **METHODS[method])
+    found = {"plan": made.chosen.model_dump(mode="json"), "verdict": made.verdict}
     for label, warm in (
         (method, False),
         *((("warm start", True),) if method == "gradient" else ()),
@@ -111,7 +108,7 @@ def network(epsilon: float, method: str) -> dict:
             "non-private": [longer.test_error],
             "as many steps": [result.test_error],
             "l2": None,
-            "public only": [result.public_only["test_error"]],
+            "public only": [result.public_only.test_error],
             "constant": [task.constant_error],
         }
     record = {"unit": "record", "sampling_rate": 0.03, "eta": min(2.0, 0.6 * epsilon)}
@@ -181,19 +178,16 @@ def _percent(errors: list[float] | None) -> str:
     mean = 100 * np.mean(errors)
     if len(errors) == 1:
         return f"{mean:.1f}"
-    return (
-        f"{mean:.1f} ± "
-        f"{100 * t.ppf(0.975, len(errors) - 1) * np.std(errors, ddof=1) / math.sqrt(len(errors)):.1f}"
-    )
+    spread = 100 * np.std(errors, ddof=1) / math.sqrt(len(errors))
+    return f"{mean:.1f} ± {t.ppf(0.975, len(errors) - 1) * spread:.1f}"
 
 
 def _told(line: dict) -> str:
-    return (
-        f"{line['plan']['rounds']} x {line['plan']['local_steps']}, C = "
-        f"{line['plan']['clip_norm']:.2g}"
-        if line
-        else ""
-    )
+    if not line:
+        return ""
+    plan = line["plan"]
+    clip = plan.get("clip", plan.get("clip_norm"))  # as lines of version 0.1 call it
+    return f"{plan['rounds']} x {plan['local_steps']}, C = {clip:.2g}"
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from equipoise.fleets import client_round, simulated
 from problems import BOUNDS, DATA, HEADER
 
 torch.set_num_threads(1)  # small problems
@@ -29,6 +30,22 @@ def client_log():
     yield said
     log.removeHandler(handler)
     log.setLevel(level)
+
+
+@pytest.fixture
+def leaves(monkeypatch):
+    """Everything that leaves the clients, and the updates behind it, in runs of the test: lists of
+    [clients, d]."""
+    releases, updates = [], []
+
+    def tapped(*arguments):
+        release, memory = client_round(*arguments)
+        releases.append(release.update)
+        updates.append(memory.update)
+        return release, memory
+
+    monkeypatch.setattr(simulated, "client_round", tapped)
+    return releases, updates
 
 
 @pytest.fixture

@@ -1,4 +1,5 @@
-"""The numbers that fixed runs, a sweep and plans give: they change only with the arithmetic's version.
+"""The numbers that fixed runs, a sweep and plans give: they change only with the arithmetic's
+version.
 
 `python tests/golden_numbers.py` writes tests/golden/numbers.json anew. Do that only together with a
 higher `equipoise.sweeps.keys.NUMBERS` and a line in CHANGELOG.md: stores of users then run again.

@@ -1,5 +1,5 @@
-"""Algorithms 1 and 2 of the paper, transcribed line by line. The oracle: it imports nothing of the
-product.
+"""Algorithms 1 and 2 of the paper, and their relatives, transcribed line by line. The oracle: it
+imports nothing of the product.
 
 Vectors are NumPy arrays; `g(i, x, k)` is client i's stochastic gradient at x in its k-th local step
 of the whole run; `noise[r][i]` is the Gaussian vector that client i adds in its r-th message.
@@ -52,6 +52,23 @@ def dp_scaffnew(x0, coins, p, eta, C, noise, g, N):
             x_i[i] = x if theta == 1 else x_hat[i]  #                        9, 11
             h[i] = h[i] + p / eta * (x_i[i] - x_hat[i])  #                      13
     return x, h
+
+
+def dp_fedprox(x0, T, tau, eta, mu, C, noise, g, N):
+    """FedProx (Li et al. 2020, Algorithm 2) where all clients take part (K = N), and tau gradient
+    steps are the inexact minimisation of h_k. Sent is the progress, clipped and noised as above.
+    """
+    w = x0
+    for t in range(T):  # for t = 0, ..., T - 1
+        Delta = []
+        for k in range(N):  # the server sends w^t to all chosen devices
+            w_k = w
+            for j in range(tau):  # w_k^{t+1} ~ argmin_w h_k(w; w^t) = F_k(w) + mu/2 |w - w^t|^2
+                gradient_of_h = g(k, w_k, t * tau + j) + mu * (w_k - w)
+                w_k = w_k - eta * gradient_of_h
+            Delta.append(clip(w_k - w, C) + noise[t][k])  # each device sends w_k^{t+1} back
+        w = w + sum(Delta) / N  # w^{t+1} = 1/K sum_k w_k^{t+1}
+    return w
 
 
 def scaffold(x0, rounds, tau, eta, C, noise, g, N):

@@ -1,5 +1,6 @@
 """Small problems, files and helpers that the tests share."""
 
+import json
 import math
 import os
 import sqlite3
@@ -11,6 +12,10 @@ import torch
 from equipoise.cli.main import main
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.privacy.clip import ClippedRelease
+from equipoise.result import Result
+from equipoise.sweeps.grid import grid
+from equipoise.sweeps.store import Store
+from equipoise.sweeps.sweep import sweep
 from equipoise.tasks import TaskOptions, load_task
 
 ROOT = Path(__file__).parent.parent
@@ -85,7 +90,7 @@ def last_model(task, schedule, algorithm, clip=np.inf, noise=None, sigma=0.0, ga
     """The product's communicated model after the whole schedule."""
     clients = len(task.clients.sizes)
     fleet = SimulatedFleet(
-        clients, task.clients.gradient, algorithm, ClippedRelease(clip_norm, sigma), noise
+        clients, task.clients.gradient, algorithm, ClippedRelease(clip, sigma), noise
     )
     rounds = list(server_rounds(task.x0 if x0 is None else x0, schedule, fleet, gamma))
     return rounds[-1].x, fleet
@@ -125,6 +130,20 @@ SMALL = {  # a grid
     "clip": [0.1, 1.0],
     "seeds": [0, 1],
 }
+
+
+def swept(document, path):
+    """Run a grid to its end; of every run its result without the curve, and its last test loss."""
+    *_, last = sweep(document["name"], grid(document).cells, path)
+    assert (last.done, last.failed) == (last.total, 0)
+    with Store(path, read_only=True) as store:
+        return [
+            (
+                Result.model_validate(json.loads(row["result"])),
+                store.curve(row["key"])[-1]["test_loss"],
+            )
+            for row in store.table("key, result")
+        ]
 
 
 def contents(store):

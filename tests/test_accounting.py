@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.errors import InvalidValue
-from equipoise.privacy import Guarantee, epsilon_spent, exact_v, gdp_mu, lemma1_sigma, noise_sigma
+from equipoise.paper.lemma1 import exact_v, lemma1_sigma
+from equipoise.privacy import Promise, epsilon_spent, gdp_mu, noise_sigma
 
 EPSILONS = [1e-3, 0.01, 0.1, 0.5, 1, 2, 3.3, 10, 30, 100]
 DELTAS = [1e-12, 1e-9, 1e-5, 1e-3, 0.1]
@@ -28,6 +29,10 @@ def delta_exactly(epsilon, mu):
         return mpmath.ncdf(mu / 2 - epsilon / mu) - mpmath.exp(epsilon) * mpmath.ncdf(
             -mu / 2 - epsilon / mu
         )
+
+
+def promise(**parts):
+    return Promise(2.0, 1e-5, **parts)
 
 
 def root(function, start):
@@ -127,11 +132,11 @@ def test_the_constants_of_lemma_1():
         (lambda: noise_sigma(1, 1e-5, 1, math.inf), "sensitivity=inf"),
         (lambda: epsilon_spent(math.nan, 1, 1, 1e-5), "sigma=nan"),
         (
-            lambda: Guarantee("replace-one", "secure-aggregation", 3, 3),
+            lambda: promise(trust="secure-aggregation", colluding=3).check_clients(3),
             "clients=3 less colluding=3",
         ),
-        (lambda: Guarantee("replace-one", "local", 3, 1), "colluding=1 has no meaning"),
-        (lambda: Guarantee("other", "local", 3), "neighbours='other'"),
+        (lambda: promise(colluding=1), "colluding=1 has no meaning"),
+        (lambda: promise(neighbours="other"), "neighbours='other'"),
     ],
 )
 def test_bad_values_are_refused(call, sentence):
@@ -142,10 +147,12 @@ def test_bad_values_are_refused(call, sentence):
 @given(st.floats(1e-6, 1e6), st.integers(2, 1000), st.data())
 def test_what_honest_clients_add_is_enough(sigma, clients, data):
     colluding = data.draw(st.integers(0, clients - 1))
-    share = Guarantee("replace-one", "secure-aggregation", clients, colluding).client_sigma(sigma)
+    shared = promise(trust="secure-aggregation", colluding=colluding)
+    shared.check_clients(clients)
+    share = shared.client_sigma(sigma, clients)
     assert share * math.sqrt(clients - colluding) >= sigma
     assert share == pytest.approx(sigma / math.sqrt(clients - colluding), rel=1e-12)
-    assert Guarantee("replace-one", "local", clients).client_sigma(sigma) == sigma
+    assert promise().client_sigma(sigma, clients) == sigma
 
 
 def test_extreme_budgets_come_to_an_end():

@@ -7,7 +7,11 @@ import pytest
 import torch
 
 import paper
-from equipoise.algorithms import coin, dp_fedavg, dp_scaffnew, periodic
+from equipoise.algorithms import ALGORITHMS
+from equipoise.algorithms.dp_fedavg import dp_fedavg
+from equipoise.algorithms.dp_fedprox import dp_fedprox
+from equipoise.algorithms.dp_scaffnew import dp_scaffnew
+from equipoise.algorithms.schedule import coin, periodic
 from equipoise.errors import InvalidValue
 from equipoise.fleets import Broadcast, client_round
 from equipoise.privacy import SimulatedNoise
@@ -61,6 +65,45 @@ def test_dp_scaffnew_is_algorithm_2(problem, schedule_name, C):
     np.testing.assert_allclose(x.numpy(), oracle, rtol=0, atol=1e-12)
     if C < math.inf:
         assert clipped_share(fleet.memory.update.norm(dim=-1), C) > 0
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+@pytest.mark.parametrize("tau", [1, 3, 8])
+@pytest.mark.parametrize("prox", [0.02, 1.0])
+def test_dp_fedprox_is_fedprox(problem, tau, prox):
+    task, g = problem()
+    N, C, rounds = len(task.clients.sizes), 0.1, 9
+    noise = drawn_noise(rounds, N, task.dimension)
+    oracle = paper.dp_fedprox(task.x0.numpy(), rounds, tau, ETA, prox, C, noise, g, N)
+    given, schedule = GivenNoise(noise, SIGMA), periodic(rounds * tau, tau)
+    x, fleet = last_model(task, schedule, dp_fedprox(ETA, prox), C, given, SIGMA)
+    np.testing.assert_allclose(x.numpy(), oracle, rtol=0, atol=1e-12)
+    plain, _ = last_model(task, schedule, dp_fedavg(ETA), C, given, SIGMA)
+    assert torch.equal(x, plain) == (tau == 1), "one step from the broadcast feels no pull"
+    if tau > 1:
+        assert clipped_share(fleet.memory.update.norm(dim=-1), C) > 0
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_dp_fedprox_without_pull_is_dp_fedavg(problem):
+    task, _ = problem()
+    noise = SimulatedNoise(3)
+    models = [
+        last_model(task, periodic(24, 4), algorithm, 0.1, noise, SIGMA)[0]
+        for algorithm in (dp_fedprox(ETA, 0.0), dp_fedavg(ETA))
+    ]
+    assert torch.equal(*models)
+
+
+def test_a_strong_pull_holds_clients_near_the_broadcast():
+    """To the limit: the local minimiser of F_i + (prox/2)|x_i - x|^2 is (A_i + prox)^-1 away."""
+    task, _ = quadratic()
+    for prox in (0.1, 1.0, 10.0):
+        _, fleet = last_model(task, (3000,), dp_fedprox(1 / (1 + prox), prox))
+        gradients = task.clients.gradient(task.x0.expand(5, -1), 0)
+        bent = task.clients.A + prox * torch.eye(10, dtype=torch.float64)
+        expected = -torch.linalg.solve(bent, gradients)
+        torch.testing.assert_close(fleet.memory.update, expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("C", [0.2, 1e9])
@@ -153,15 +196,22 @@ def test_clipped_h_formula():
     update, state = algorithm.local_round(x, algorithm.init(x), range(4), task.clients.gradient)
     x_new, release = x + 0.37, update + 1.7
     _, after = algorithm.local_round(
-        x_new, algorithm.heard(state, update, release), range(4, 8), task.clients.gradient
+        x_new, algorithm.after_release(state, update, release), range(4, 8), task.clients.gradient
     )
     torch.testing.assert_close(after.h, p / ETA * (x_new - x - clip(update, C)), rtol=0, atol=1e-13)
-    heard = dp_scaffnew(ETA, p, "released").heard(state, update, release)
+    heard = dp_scaffnew(ETA, p, "released").after_release(state, update, release)
     _, after = algorithm.local_round(x_new, heard, range(4, 8), task.clients.gradient)
     torch.testing.assert_close(after.h, p / ETA * (x_new - x - release), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("name", ["dp-fedavg", "dp-scaffnew"])
+MAKE = {
+    "dp-fedavg": lambda eta, p: dp_fedavg(eta),
+    "dp-scaffnew": dp_scaffnew,
+    "dp-fedprox": lambda eta, p: dp_fedprox(eta, 0.4),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
     """[d], [clients, d] and [runs, clients, d] give the same numbers up to 1e-12: only the order of
@@ -169,9 +219,7 @@ def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
     task, _ = problem()
     N, schedule = len(task.clients.sizes), periodic(24, 4)
     etas, ps, clips = [0.3, 0.1, 0.2], [0.25, 0.25, 0.25], [0.2, 0.05, 1.0]
-
-    def build(eta, p):
-        return dp_fedavg(eta) if name == "dp-fedavg" else dp_scaffnew(eta, p)
+    build = MAKE[name]
 
     def column(values):
         return torch.tensor(values, dtype=torch.float64).reshape(-1, 1, 1)

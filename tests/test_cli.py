@@ -2,23 +2,33 @@
 mistake."""
 
 import json
+import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from equipoise import EquipoiseError, train
 from equipoise.__main__ import run
 from equipoise.cli.main import main
+from equipoise.result import Result
+from equipoise.sweeps.run import NOTICE
+from problems import HEADER, TASK_FILE
 
 TRAIN = (
     "train --task breast-cancer --algorithm dp-scaffnew --epsilon 2 --delta 1e-5 --clip 1 "
     "--local-steps 4 --iterations 64"
 )
 AGGREGATED = f"{TRAIN} --clients 20 --trust secure-aggregation"
-KEYS = """task algorithm eta p local_steps gamma h_update iterations rounds releases clip_norm clients dimension batch split
-epsilon delta sigma client_sigma epsilon_spent unit neighbours trust noise_rule noise_source schedule seed version test_error
-baseline_error curve""".split()
+KEYS = {
+    "": "rounds dimension noise_source version test_error baseline_error curve format",
+    "run": "task algorithm eta p local_steps gamma options iterations clip clients batch split "
+    "epsilon delta unit neighbours trust noise_rule schedule seed",
+    "account": "epsilon events epsilons exact",
+}
 
 
 @pytest.fixture
@@ -43,12 +53,16 @@ def test_json_is_one_document_and_nothing_else():
     assert done.returncode == 0
     assert done.stderr == ""
     document = json.loads(done.stdout)
-    assert set(KEYS) <= set(document)
-    assert document["rounds"] == document["releases"] == 16
-    assert document["epsilon_spent"] <= 2
-    assert document["sigma"] == pytest.approx(document["client_sigma"] * 19**0.5)
-    assert document["h_update"] == "paper"
-    assert document["batch"] == "full"
+    for part, names in KEYS.items():
+        assert set(names.split()) <= set(document[part] if part else document), part
+    result = Result.model_validate(document)
+    (event,) = document["account"]["events"]
+    assert document["rounds"] == event["count"] == result.account.releases == 16
+    assert document["account"]["epsilon"] == document["account"]["epsilons"][0] <= 2
+    assert event["sigma"] == pytest.approx(result.client_sigma * 19**0.5)
+    assert document["run"]["options"] == {}, "h_update has its default"
+    assert document["run"]["batch"] == "full"
+    assert document["format"] == 1
     assert document["curve"][-1]["test_error"] == document["test_error"]
 
 
@@ -68,8 +82,9 @@ def test_the_table_says_what_was_promised_to_whom(equipoise):
 
 def test_infinity_is_a_string(equipoise):
     document = json.loads(equipoise("train --task quadratic --epsilon inf --json")[1])
-    assert document["epsilon"] == document["epsilon_spent"] == document["clip_norm"] == "inf"
-    assert document["sigma"] == 0
+    assert document["run"]["epsilon"] == document["run"]["clip"] == "inf"
+    assert document["account"]["epsilon"] == "inf"
+    assert [event["sigma"] for event in document["account"]["events"]] == [0]
 
 
 def test_a_false_label_is_told_on_the_first_line(equipoise):
@@ -124,7 +139,7 @@ def test_a_failed_simulation_exits_with_1(equipoise):
         ),
         (
             "--epsilon 1 --clip 1 --iterations 1000000007 --local-steps 7",
-            "iterations=1000000007 is more than 100000000",
+            "iterations=1000000007 is more than 100,000,000: give fewer",
         ),
         (
             "--epsilon 1 --clip 1 --seed 99999999999999999999",
@@ -155,10 +170,14 @@ def test_a_failed_simulation_exits_with_1(equipoise):
         ),
         (
             "--epsilon 1 --clip 1 --algorithm fedavg",
-            "algorithm='fedavg': input should be 'dp-fedavg' or 'dp-scaffnew'",
+            "algorithm='fedavg' is not one of dp-fedavg, dp-scaffnew, dp-fedprox; did you mean "
+            "dp-fedavg?",
         ),
-        ("--epsilon 1 --clip 1 --trsut local", "--trsut"),
-        ("--clip 1", "epsilon"),
+        (
+            "--epsilon 1 --clip 1 --trsut local",
+            "--trsut is no option of equipoise train: did you mean --trust?",
+        ),
+        ("--clip 1", "epsilon is missing"),
     ],
 )
 def test_mistakes_get_one_clear_sentence(equipoise, arguments, sentence):
@@ -167,6 +186,245 @@ def test_mistakes_get_one_clear_sentence(equipoise, arguments, sentence):
     assert out == ""
     assert sentence in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong", "command", "meant"),
+    [
+        ("train --task quadratic --epsilonn 2 --clip 1", "--epsilonn", "train", "--epsilon"),
+        ("train --task quadratic --epsilon 2 --clip 1 --lr 0.1", "--lr", "train", "--eta"),
+        ("train --task quadratic --epsilon 2 --clip 1 --lr=0.1", "--lr", "train", "--eta"),
+        (
+            "train --task quadratic --epsilon 2 --learning_rate 1",
+            "--learning-rate",
+            "train",
+            "--eta",
+        ),
+        ("plan --task quadratic --epsilonn 2", "--epsilonn", "plan", "--epsilon"),
+        ("sweep grid.toml --serch", "--serch", "sweep", "--search"),
+        ("report --outt here", "--outt", "report", "--out"),
+        ("evaluate run --dat here", "--dat", "evaluate", "--data"),
+    ],
+)
+def test_a_mistyped_flag_is_named_with_the_one_that_is_meant(
+    equipoise, arguments, wrong, command, meant
+):
+    code, out, err = equipoise(arguments)
+    assert (code, out) == (2, "")
+    assert err == f"error: {wrong} is no option of equipoise {command}: did you mean {meant}?\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("trian --epsilon 2", 'Unknown command "trian". Did you mean "train"?'),
+        ("--epsilon 2", 'Unknown command "--epsilon"'),
+        (
+            "train --task quadratic --local_steps 2",
+            "epsilon is missing",
+        ),  # either spelling is known
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_else(equipoise, arguments, sentence):
+    code, out, err = equipoise(arguments)
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+MANY = "--clients 1000000000000"
+BOUNDED = "--task csv --bounds bounds.toml --label outcome"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        f"train --task breast-cancer --epsilon 2 --clip 1 {MANY}",
+        f"train --task quadratic --epsilon 2 --clip 1 {MANY}",
+        f"train {BOUNDED} --data a.csv b.csv --epsilon 2 --clip 1 {MANY}",
+        f"plan --task quadratic --epsilon 2 {MANY}",
+        f"plan {BOUNDED} --epsilon 2 {MANY}",
+        f"plan {BOUNDED} --unit record --epsilon 2 {MANY}",
+        f"plan --mu 1 --smoothness 1 --dimension 3 --clip 1 --psi0 1 --epsilon 1 {MANY}",
+        "sweep many.toml",
+        f"train --config many-run.toml {MANY}",
+    ],
+)
+def test_more_clients_than_anybody_has_are_refused_at_once(clinic, equipoise, arguments):
+    Path("many.toml").write_text('task = "quadratic"\nepsilon = inf\nclients = 1000000000000\n')
+    Path("many-run.toml").write_text('task = "quadratic"\nepsilon = inf\n')
+    start = time.monotonic()
+    code, out, err = equipoise(arguments)
+    assert (code, out) == (2, "")
+    assert err == "error: clients=1000000000000 is not between 1 and 1,000,000\n"
+    assert time.monotonic() - start < 10
+
+
+RUN = """
+name = "as in a sweep"
+task = "breast-cancer"
+epsilon = 2.0
+clip_norm = 0.5
+local_steps = 4
+iterations = 16
+algorithm = "dp-scaffnew"
+h_update = "clipped"
+trust = "secure-aggregation"
+warm_start = true
+public_records = 40
+simulate_noise_seed = 0
+"""
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(RUN)
+    return Path("run.toml")
+
+
+def test_a_run_from_a_file(config, equipoise):
+    code, out, err = equipoise("train --config run.toml --json")
+    assert code == 0, err
+    document = json.loads(out)
+    flags = (
+        "--task breast-cancer --epsilon 2 --clip 0.5 --local-steps 4 --iterations 16 --algorithm "
+        "dp-scaffnew --h-update clipped --trust secure-aggregation --warm-start --public-records "
+        "40 --simulate-noise-seed 0"
+    )
+    assert document == json.loads(equipoise(f"train {flags} --json")[1])
+    assert document["run"]["options"] == {"h_update": "clipped"}
+    assert document["run"]["warm_start"] is True
+    assert Result.model_validate(document) == train(config=config) == train(config="run.toml")
+
+
+@pytest.mark.parametrize(
+    "flags", ["--clip 3 --local-steps 2", "--clip=3 --local-steps=2", "--clip 3 --local_steps 2"]
+)
+def test_flags_win_over_the_file(config, equipoise, flags):
+    run = json.loads(equipoise(f"train --config=run.toml {flags} --json")[1])["run"]
+    assert (run["clip"], run["local_steps"]) == (3.0, 2)
+    assert (run["epsilon"], run["algorithm"]) == (2.0, "dp-scaffnew")
+    by_python = train(config=config, clip=3, local_steps=2).run
+    assert by_python.model_dump(mode="json") == run
+
+
+def test_files_of_data_may_be_several_in_a_file(clinic, equipoise):
+    Path("run.toml").write_text(
+        'task = "csv"\ndata = ["a.csv", "b.csv"]\ntest = "test.csv"\nlabel = "outcome"\n'
+        'bounds = "bounds.toml"\nepsilon = inf\n'
+    )
+    document = json.loads(equipoise("train --config run.toml --json")[1])
+    assert document["run"]["data"] == ["a.csv", "b.csv"]
+    assert document["run"]["test"] == ["test.csv"]
+    assert document["run"]["epsilon"] == "inf"
+    assert Result.model_validate(document) == train(config="run.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            RUN.replace("2.0", "[1.0, 2.0]"),
+            "run.toml: epsilon is a list, but a run has one value; `equipoise sweep` takes lists",
+        ),
+        (RUN + "epsilom = 3\n", "run.toml: epsilom is no setting: did you mean epsilon?"),
+        (RUN + "lr = 3\n", "run.toml: lr is no setting: did you mean eta?"),
+        (RUN + "seeds = 3\n", "run.toml: seeds is no setting: did you mean seed?"),
+        (RUN + "zzz = 3\n", "run.toml: zzz is no setting; leave it out"),
+        (RUN + "[options]\nh_update = 'paper'\n", "run.toml: options is no setting"),
+        (RUN + "clip = 3\n", "clip and clip_norm are the same: give one of the two"),
+        (RUN.replace("0.5", '"half"'), "clip='half'"),
+        ("task = ", "run.toml is not TOML"),
+        (b"\xff\xfe", "run.toml is not TOML"),
+        (None, "run.toml: No such file or directory"),
+    ],
+)
+def test_files_that_are_no_run(config, equipoise, text, sentence):
+    config.unlink()
+    if text is not None:
+        config.write_bytes(text if isinstance(text, bytes) else text.encode())
+    code, out, err = equipoise("train --config run.toml")
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+    with pytest.raises(EquipoiseError, match=re.escape(sentence)):
+        train(config=config)
+
+
+def test_a_file_and_a_plan_are_not_mixed(config, equipoise):
+    code, _, err = equipoise("train --config run.toml --plan plan.json")
+    assert code == 2
+    assert "a plan says everything" in err
+    assert "--config needs a file" in equipoise("train --config")[2]
+
+
+PRIVATE = {
+    "csv": 'data = ["a.csv", "b.csv"]\nlabel = "outcome"\nbounds = "bounds.toml"\n',
+    "libsvm": 'data = "a.txt"\n',
+    "mine.py": "",
+}
+
+
+@pytest.mark.parametrize("task", PRIVATE)
+@pytest.mark.parametrize("search", ["", " --search"])
+def test_sweeps_of_one_s_own_files_need_a_word(clinic, equipoise, task, search):
+    """Without --simulate nothing is read and nothing is written."""
+    Path("test.csv").write_text(HEADER + "30,f,0.1,no\n70,m,0.9,yes\n90,f,0.9,yes\n")
+    Path("a.txt").write_text("1 1:0.5\n0 2:0.5\n" * 20)
+    Path("mine.py").write_text(TASK_FILE)
+    tests = {"csv": 'test = "test.csv"\n', "libsvm": 'test = "test.txt"\n'}
+    Path("test.txt").write_text("1 1:0.25\n0 2:0.25\n")
+    Path("own.toml").write_text(
+        f'task = "{task}"\n{PRIVATE[task]}{tests.get(task, "")}iterations = 2\nepsilon = inf\n'
+        "seeds = [0]\n" + ("clients = 2\n" if task == "libsvm" else "")
+    )
+    command = f"sweep own.toml --store s.sqlite --workers 1{search}"
+    code, out, err = equipoise(command)
+    assert (code, out) == (2, "")
+    assert err.startswith(
+        f"error: task={task} reads files of one's own, and a sweep is a simulation"
+    )
+    assert "its noise is seeded" in err
+    assert "add --simulate" in err
+    assert len(err.splitlines()) == 1
+    assert not Path("s.sqlite").exists()
+    code, out, err = equipoise(f"{command} --simulate")
+    assert code == 0, err
+    assert NOTICE in err
+    assert Path("s.sqlite").exists()
+
+
+@pytest.mark.parametrize("search", ["", " --search"])
+def test_every_sweep_says_that_it_is_a_simulation(tmp_path, monkeypatch, equipoise, search):
+    monkeypatch.chdir(tmp_path)
+    Path("grid.toml").write_text(
+        'task = "quadratic"\niterations = 4\nepsilon = [1.0, inf]\nclip = 1.0\nseeds = [0]\n'
+    )
+    command = f"sweep grid.toml --store s.sqlite --workers 1{search}"
+    code, _, err = equipoise(command)
+    assert code == 0
+    assert err.startswith(NOTICE)
+    assert NOTICE.startswith("SIMULATION, NOT PRIVATE")
+    document = json.loads(equipoise(f"{command} --json")[1])
+    assert next(iter(document)) == "notice"
+    assert document["notice"] == NOTICE
+
+
+def test_shells_can_complete(tmp_path):
+    """Into a home of its own."""
+    home = {**os.environ, "HOME": str(tmp_path), "SHELL": "/bin/bash"}
+    home = {name: value for name, value in home.items() if not name.startswith("XDG_")}
+    command = [sys.executable, "-m", "equipoise", "--install-completion", "--shell", "bash"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=home)
+    assert done.returncode == 0, done.stderr
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    script = "\n".join(path.read_text() for path in written)
+    assert "--local-steps" in script
+    assert "equipoise" in script
+    for path in written:
+        if path.suffix == ".bash" or path.name == "equipoise":
+            assert subprocess.run(["bash", "-n", path], timeout=30).returncode == 0
 
 
 def test_an_unknown_task_lists_the_known_and_suggests_the_nearest(equipoise):

@@ -117,7 +117,7 @@ def test_truncated_archives_are_found(tmp_path):
 def test_digits_learn_privately(name, rest):
     settings = {"task": name, "trust": "secure-aggregation", "local_steps": 4, **rest}
     free = train(**settings, epsilon=math.inf)
-    assert free.clients == 100
+    assert free.run.clients == 100
     assert free.baseline_error > 0.85
     assert free.test_error < 0.2
     private = train(**settings, epsilon=8, clip=1.0, simulate_noise_seed=0)

@@ -9,9 +9,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from equipoise import epsilon_spent, train
 from equipoise.errors import InvalidValue
-from equipoise.privacy import Guarantee, SecretNoise
+from equipoise.privacy import Promise, SecretNoise
 from equipoise.privacy.clip import ClippedRelease, clip
+from equipoise.privacy.mechanisms.catalogue import MECHANISMS, mechanism
+from equipoise.privacy.mechanisms.client_message import ClientMessage
+from equipoise.privacy.mechanisms.mechanism import Words
+from equipoise.privacy.statement import statement
+from equipoise.settings import Settings
+from equipoise.sweeps.grid import grid
+from equipoise.sweeps.sweep import stacks_of
+from problems import swept
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -80,16 +89,16 @@ def test_antipodal_updates_attain_the_sensitivity():
     u = torch.randn(40, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) * 100
     C = 0.3
     distance = float((clip(u, C) - clip(-u, C)).norm())
-    assert distance == pytest.approx(Guarantee("replace-one", "local", 5).sensitivity(C))
+    assert distance == pytest.approx(Promise(2.0, 1e-5, neighbours="replace-one").sensitivity(C))
     assert float(clip(u, C).norm()) == pytest.approx(
-        Guarantee("zero-out", "local", 5).sensitivity(C)
+        Promise(2.0, 1e-5, neighbours="zero-out").sensitivity(C)
     )
 
 
 def test_the_noise_is_added_after_the_clip():
     u = torch.arange(1.0, 7.0, dtype=torch.float64).reshape(2, 3)
     normals = np.array([[5.0, -6.0, 7.0], [8.0, 9.0, -1.0]])
-    release = ClippedRelease(clip=0.5, client_sigma=2.0).release(u, Given(normals), 1)
+    release = ClippedRelease(clip=0.5, sigma=2.0).release(u, Given(normals), 1)
     assert torch.equal(release, clip(u, 0.5) + 2.0 * torch.tensor(normals))
 
 
@@ -139,7 +148,7 @@ def test_tiny_noise_is_still_noise(tiny):
         torch.zeros(3, 4, dtype=torch.float64), SecretNoise(), 1
     )
     assert (release != 0).all()
-    assert ClippedRelease(1e300, 1e300).clip_norm == 1e300
+    assert ClippedRelease(1e300, 1e300).clip == 1e300
 
 
 @pytest.mark.parametrize("d", [5_000, 44_318, 1_000_000])
@@ -148,3 +157,118 @@ def test_clip_bounds_long_vectors_of_equal_entries(d):
     for value in (0.1, 0.3, 1 / 3):
         clipped = clip(torch.full((d,), value, dtype=torch.float64), 1.0)
         assert math.fsum(x * x for x in clipped.tolist()) <= 1.0
+
+
+# ---- a mechanism of one's own: one class, and one line in the catalogue ----
+
+
+class Doubled(ClientMessage):
+    """A client's message under twice the noise that the budget asks for."""
+
+    rule = "doubled"
+    words = Words(
+        released="a model update a round, clipped, plus twice the noise that is needed",
+        noised="one message with doubled noise",
+        per="round",
+    )
+
+    def sigma(self, run, facts, releases):
+        return 2 * super().sigma(run, facts, releases)
+
+
+class Coarse(ClientMessage):
+    """A client's message, rounded to a grid once it is noised: a release of its own kind."""
+
+    rule = "coarse"
+
+    def releaser(self, clip, sigma):
+        return OnGrid(ClippedRelease(clip, sigma))
+
+
+class OnGrid:
+    def __init__(self, inner):
+        self.inner = inner
+
+    def release(self, update, noise, round):
+        return (self.inner.release(update, noise, round) * 64).round() / 64
+
+
+RUN = {"task": "breast-cancer", "clients": 6, "iterations": 12, "local_steps": 4, "clip": 1.0}
+
+
+@pytest.fixture
+def own_rules(monkeypatch):
+    for own in (Doubled(), Coarse()):
+        monkeypatch.setitem(MECHANISMS, (own.unit, own.noise_in, own.rule), own)
+
+
+def test_a_new_mechanism_trains_accounts_and_speaks_for_itself(own_rules, leaves):
+    exact = train(**RUN, epsilon=2, simulate_noise_seed=0)
+    doubled = train(**RUN, epsilon=2, simulate_noise_seed=0, noise_rule="doubled")
+    (event,) = doubled.account.events
+    assert event.sigma == 2 * exact.account.sigma == doubled.account.sigma
+    assert (event.unit, event.count, event.sensitivity) == ("client", 3, 2.0)
+    assert doubled.epsilon_spent == epsilon_spent(event.sigma, 3, 2.0, 1e-5) < 1.1
+    releases, updates = leaves
+    noise = [
+        [release - clip(update, 1.0) for release, update in zip(*half, strict=True)]
+        for half in ((releases[:3], updates[:3]), (releases[3:], updates[3:]))
+    ]
+    torch.testing.assert_close(torch.stack(noise[1]), 2 * torch.stack(noise[0]))
+
+    private = train(**RUN, epsilon=2, noise_rule="doubled")
+    assert private.private
+    text = statement(private)
+    assert "plus twice the noise that is needed" in text
+    assert "| noise rule | doubled |" in text
+    assert "one message with doubled noise" in text
+    assert "one message with doubled noise" in str(private)
+    assert "noise rule: doubled" in str(private)
+    assert "--noise-rule doubled" in private.repeat
+
+
+def test_a_new_mechanism_is_swept_as_itself(own_rules, tmp_path):
+    """Rules that only choose sigma share a computation; another kind of release never does."""
+    rules = ["exact", "lemma1", "doubled", "coarse"]
+    variants = [{"noise_rule": rule, **({"v": 1.0} if rule == "lemma1" else {})} for rule in rules]
+    document = {**RUN, "name": "own", "epsilon": 2.0, "seeds": [0, 1], "variant": variants}
+    cells = grid(document).cells
+    stacks = [{run.noise_rule for row in stack for run in row} for stack in stacks_of(cells)]
+    assert sorted(stacks, key=len) == [{"coarse"}, {"exact", "lemma1", "doubled"}]
+    results = swept(document, tmp_path / "own.sqlite")
+    assert len(results) == 8
+    for result, loss in results:
+        by_itself = train(Settings.of(**result.run.model_dump()))
+        assert result.account == by_itself.account
+        assert loss == pytest.approx(by_itself.curve[-1].test_loss, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"noise_rule": "lemma2"}, r"noise_rule='lemma2' is not one of exact, lemma1$"),
+        (
+            {"noise_rule": "lemma1", "v": 1.0, "unit": "record"},
+            "noise_rule=lemma1 with unit=record: it belongs to unit=client; leave it out",
+        ),
+        (
+            {"noise_in": "gradient"},
+            "noise_in=gradient with unit=client: it belongs to unit=record; leave it out, or "
+            "choose message",
+        ),
+    ],
+)
+def test_rules_and_places_that_do_not_exist_are_refused(settings, sentence):
+    with pytest.raises(InvalidValue, match=sentence):
+        Settings.of(**RUN, epsilon=2, **settings)
+
+
+def test_a_rule_without_noise_at_that_place_says_which_places_it_has(monkeypatch):
+    class Elsewhere(ClientMessage):
+        unit, rule = "record", "elsewhere"
+
+    own = Elsewhere()
+    monkeypatch.setitem(MECHANISMS, (own.unit, own.noise_in, own.rule), own)
+    assert mechanism("record", "message", "elsewhere") is own
+    with pytest.raises(InvalidValue, match="this rule has no noise there; leave it out, or choose"):
+        mechanism("record", "gradient", "elsewhere")

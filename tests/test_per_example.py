@@ -15,7 +15,8 @@ from torch.nn import functional
 from torch.nn.utils import weight_norm
 
 from equipoise.errors import InvalidValue, UnsafeModel
-from equipoise.privacy import per_example, shares
+from equipoise.privacy.per_example import clipped_sum as clipping
+from equipoise.privacy.per_example import shares
 from equipoise.privacy.per_example.clipped_sum import Layout, clipped_sum, layout_of, mixes_examples
 
 B = 7
@@ -403,7 +404,7 @@ def test_single_precision(name):
 @pytest.mark.parametrize("name", ["cnn", "language model"])
 def test_pieces_do_not_matter(name, monkeypatch):
     monkeypatch.setattr(shares, "PIECE", 13)
-    monkeypatch.setattr(per_example, "PIECE", 13)
+    monkeypatch.setattr(clipping, "PIECE", 13)
     module, parameters, x, y = made(*FAST[name])
     check(module, parameters, square_loss, x, y, layout_of(module, parameters, x), micro_batch=3)
 
@@ -485,7 +486,10 @@ def test_an_example_that_is_not_finite_counts_as_zero(name, bad):
     module, parameters, x, y = made(*{**FAST, **SLOW}[name][:2])
     layout = layout_of(module, parameters, x)
     if bad == 1e200:
-        loss = lambda out, y: square_loss(out.clamp(-2, 2), y) + out.flatten(1).sum(1).mean() * 1e-3
+
+        def loss(out, y):
+            return square_loss(out.clamp(-2, 2), y) + out.flatten(1).sum(1).mean() * 1e-3
+
     else:
         loss = square_loss
     x[2] = bad
@@ -595,7 +599,10 @@ def test_what_cancels_between_positions_stays_below_the_clip():
     x = torch.randn(1, 1, 50).expand(1, 3, 50) * 1e9
     sides = torch.tensor([0.1, 0.2, -0.3]).view(1, 3, 1) * torch.rand(60)
     for trial in range(20):
-        loss = lambda out, _: (out * sides * (1 + trial / 7)).sum((1, 2)).mean()
+
+        def loss(out, _, factor=1 + trial / 7):
+            return (out * sides * factor).sum((1, 2)).mean()
+
         got = clipped_sum(module, parameters, loss, x, x, 1.0, Layout({"": 0}, ()))
         assert float(got["weight"].double().norm()) <= 1
 
@@ -619,9 +626,10 @@ def test_dropout_is_drawn_for_each_example():
 
 
 def test_between_levels_of_an_lstm_there_is_dropout():
-    build = lambda: Net(
-        lambda m, x: m.lstm(x)[0][:, -1], lstm=nn.LSTM(4, 3, 2, batch_first=True, dropout=0.5)
-    )
+    def build():
+        lstm = nn.LSTM(4, 3, 2, batch_first=True, dropout=0.5)
+        return Net(lambda m, x: m.lstm(x)[0][:, -1], lstm=lstm)
+
     module, parameters, x, y = made(build, images(5, 4))
     layout = layout_of(module, parameters, x)
     assert layout.slow == ()

@@ -4,6 +4,7 @@ planner may not see."""
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,30 +12,36 @@ import torch
 
 import equipoise
 from equipoise import InvalidValue, Question, plan, train
-from equipoise.algorithms import coin, dp_fedavg, dp_scaffnew, periodic
+from equipoise.algorithms.dp_fedavg import dp_fedavg
+from equipoise.algorithms.dp_scaffnew import dp_scaffnew
+from equipoise.algorithms.schedule import coin, periodic
+from equipoise.facts import Facts
 from equipoise.fleets import SimulatedFleet, server_rounds
-from equipoise.planning.candidates import Candidate
+from equipoise.paper.corollary import corollary_1, printed_bound
+from equipoise.paper.lemma1 import exact_v
 from equipoise.planning.bounds import (
     Problem,
     best_p,
-    corollary_1,
     corrected_bound,
     corrected_closed_form,
     corrected_plan,
     displacement_law,
-    printed_bound,
     trainability,
 )
-from equipoise.planning.screening import _simulate, screen
-from equipoise.planning.surrogate import bootstrap, minimiser, surrogate_of, synthetic_pool
-from equipoise.planning.trial import RehearsalNoise, race, rehearse, shortlist
-from equipoise.privacy import Budget, Guarantee, exact_v
+from equipoise.planning.candidates import Candidate
+from equipoise.planning.plan import Prediction
+from equipoise.planning.problems import ClientProblem
+from equipoise.planning.screening import Screen, Setting, _simulate, screen, shortlist
+from equipoise.planning.surrogate import bootstrap, surrogate_of, synthetic_pool
+from equipoise.planning.trial import TrialNoise, race
+from equipoise.planning.verdict import judge
 from equipoise.privacy.clip import ClippedRelease
+from equipoise.privacy.promise import Promise
 from equipoise.tasks import TaskOptions, load_task
+from equipoise.tasks.public import minimiser
 from problems import run_command
 
-LOCAL = Guarantee("replace-one", "local", 10)
-AGGREGATED = Guarantee("replace-one", "secure-aggregation", 20)
+AGGREGATED = Promise(2, 1e-5, trust="secure-aggregation")
 
 
 def problem(**changes):
@@ -43,8 +50,8 @@ def problem(**changes):
             "mu": 0.01,
             "L": 1.0,
             "dimension": 10,
-            "budget": Budget(1, 1e-5),
-            "guarantee": LOCAL,
+            "promise": Promise(1, 1e-5),
+            "clients": 10,
             "clip": 0.1,
             **changes,
         }
@@ -71,7 +78,8 @@ def test_corollary_1_is_the_argmin_of_the_printed_bound(psi0, v):
 
 def test_corrected_minima():
     """p* and T* in closed form are where the corrected bound is least."""
-    p = problem(r0=1.0, zeta=0.5, guarantee=Guarantee("replace-one", "secure-aggregation", 100))
+    many = {"promise": Promise(1, 1e-5, trust="secure-aggregation"), "clients": 100}
+    p = problem(r0=1.0, zeta=0.5, **many)
     found = corrected_plan(p)
     assert 1 <= found.iterations
     assert found.bound < p.untrained
@@ -83,7 +91,7 @@ def test_corrected_minima():
         for T in (found.iterations * 0.9, found.iterations * 1.1):
             if eta <= 2 / (p.L + p.mu):
                 assert corrected_bound(p, eta, best_p(p, eta, T), T) >= found.bound * (1 - 1e-9)
-    alone = problem(psi0=1000.0, guarantee=Guarantee("replace-one", "secure-aggregation", 100))
+    alone = problem(psi0=1000.0, **many)
     closed = corrected_closed_form(alone)
     decay = -math.log(0.99)
     assert closed.iterations == pytest.approx(math.log(10 * decay / (2 * alone.price)) / decay)
@@ -95,14 +103,14 @@ def test_the_printed_price_knows_neither_dimension_nor_clients():
     (local trust)."""
     p = problem(psi0=100.0)
     v = exact_v(1, 1e-5, 2.0)
-    printed = v * p.clip_norm**2 * math.log(1e5) / 1.0
-    assert p.price == pytest.approx(printed * p.dimension / LOCAL.clients, rel=1e-9)
+    printed = v * p.clip**2 * math.log(1e5) / 1.0
+    assert p.price == pytest.approx(printed * p.dimension / p.clients, rel=1e-9)
 
 
 def test_trainability():
-    nu2 = trainability(Budget(3.3, 1e-5), Guarantee("zero-out", "local", 6), 44_318)
+    nu2 = trainability(Promise(3.3, 1e-5, neighbours="zero-out"), 6, 44_318)
     assert nu2 == pytest.approx(44_318 / 0.7819717670**2 / 6, rel=1e-8)
-    assert trainability(Budget(2, 1e-5), AGGREGATED, 31) == pytest.approx(
+    assert trainability(AGGREGATED, 20, 31) == pytest.approx(
         4 * 31 / 0.5015516892**2 / (20 * 19), rel=1e-8
     )
 
@@ -123,7 +131,7 @@ def squared_distances(name, p, T, s):
             task.clients.gradient,
             dp_scaffnew(1 / task.L, p),
             ClippedRelease(1e9, s * math.sqrt(20)),
-            RehearsalNoise(range(10 * seed, 10 * seed + 10)),
+            TrialNoise(range(10 * seed, 10 * seed + 10)),
         )
         *_, last = server_rounds(task.x0.expand(10, -1), schedule, fleet)
         total += float((last.x - best).square().sum(-1).mean())
@@ -139,21 +147,19 @@ def squared_distances(name, p, T, s):
 @pytest.mark.parametrize(("name", "p"), CASES)
 @pytest.mark.parametrize("T", [10, 51])
 def test_the_corrected_bound_holds_and_the_printed_one_does_not(name, p, T):
-    budget, clip_norm = Budget(2, 1e-5), 1.0
-    nu2 = trainability(budget, AGGREGATED, 1)
-    s = math.sqrt(nu2 * p * T) * clip_norm
+    clip = 1.0
+    nu2 = trainability(AGGREGATED, 20, 1)
+    s = math.sqrt(nu2 * p * T) * clip
     measured, task, r0, zeta = squared_distances(name, p, T, s)
-    known = Problem(
-        task.mu, task.L, task.dimension, budget, AGGREGATED, clip_norm, r0=r0, zeta=zeta
-    )
+    known = Problem(task.mu, task.L, task.dimension, AGGREGATED, 20, clip, r0=r0, zeta=zeta)
     assert measured <= corrected_bound(known, 1 / task.L, p, T)
     if (name, p, T) == ("breast-cancer", 1.0, 51):
-        local = Guarantee("replace-one", "local", 20)
-        v = exact_v(budget.epsilon, budget.delta, 2.0)
-        sigma = clip_norm * math.sqrt(v * p * T * math.log(1e5)) / budget.epsilon
+        local = Promise(2, 1e-5)
+        v = exact_v(local.epsilon, local.delta, 2.0)
+        sigma = clip * math.sqrt(v * p * T * math.log(1e5)) / local.epsilon
         measured, *_ = squared_distances(name, p, T, sigma / math.sqrt(20))
         printed = printed_bound(
-            Problem(task.mu, task.L, 31, budget, local, clip_norm, r0=r0, zeta=zeta),
+            Problem(task.mu, task.L, 31, local, 20, clip, r0=r0, zeta=zeta),
             v,
             1 / task.L,
             p,
@@ -169,9 +175,15 @@ def test_screening_is_exact_on_quadratics(algorithm):
     """
     task = load_task("quadratic", TaskOptions(clients=5))
     surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
-    plans = [(6, 0.3, 1.0), (6, 0.05, 0.5), (3, 0.3, 0.25), (1, 0.3, 1.0)]
+    plans = [
+        Setting(6, 0.3, 1.0),
+        Setting(6, 0.05, 0.5),
+        Setting(3, 0.3, 0.25),
+        Setting(1, 0.3, 1.0),
+    ]
+    what = Screen(algorithm, {}, [0.7], [(5, [6, 3, 1])], [0.3, 0.05], [1.0], 0.2, 2)
     normals = torch.tensor(np.random.default_rng(0).standard_normal((2, 6, 10)))
-    ends = _simulate(surrogate, algorithm, 0.7, 5, plans, 0.2, normals)
+    ends = _simulate(surrogate, what, 0.7, 5, plans, normals)
 
     class Averaged:
         name = "given"
@@ -195,21 +207,13 @@ def test_local_steps_grow_with_the_clip_as_the_displacement_law_says():
     """At fixed T the best tau is T C / D*: doubling C doubles tau*, until one round is left."""
     task = load_task("quadratic", TaskOptions(clients=20))
     surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
-    budget, T = Budget(3.3, 1e-5), 480
-    noise = math.sqrt(trainability(budget, AGGREGATED, 1))
+    promise, T = Promise(3.3, 1e-5, trust="secure-aggregation"), 480
+    noise = math.sqrt(trainability(promise, 20, 1))
     divisors = [tau for tau in range(1, T + 1) if T % tau == 0 and T // tau <= 128]
     best = []
     for C in (0.025, 0.05, 0.1, 0.2):
-        tried = screen(
-            surrogate,
-            "dp-fedavg",
-            [1.0],
-            [(tau, [T // tau]) for tau in divisors],
-            [C],
-            [1.0],
-            noise,
-            64,
-        )
+        paces = [(tau, [T // tau]) for tau in divisors]
+        tried = screen(surrogate, Screen("dp-fedavg", {}, [1.0], paces, [C], [1.0], noise, 64))
         best.append(min(tried, key=lambda c: c.excess).local_steps)
     products = [T / tau * C for tau, C in zip(best, (0.025, 0.05, 0.1, 0.2), strict=True)]
     assert best == sorted(best)
@@ -219,28 +223,29 @@ def test_local_steps_grow_with_the_clip_as_the_displacement_law_says():
     u = -(gradients / gradients.norm(dim=-1, keepdim=True)).mean(0)
     H = surrogate.hessians.mean(0)
     law = displacement_law(
-        float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), budget, AGGREGATED
+        float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), promise, 20
     )
     assert 0.4 < law.distance / np.median(products) < 2.5
     assert law.rounds(1e9) == 1
     assert law.gamma(1e9) == pytest.approx(law.distance / 1e9)
 
 
-def test_rehearsals_use_common_random_numbers_and_races_keep_the_best():
+def test_trials_use_common_random_numbers_and_races_keep_the_best():
     task = load_task("quadratic", TaskOptions(clients=6))
     surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
     good, bad = (
         Candidate("dp-fedavg", 1.0, 4, 8, 0.3, 1.0),
         Candidate("dp-fedavg", 1.0, 1, 60, 3.0, 1.0),
     )
-    first, rest = (
-        rehearse(surrogate, good, 0.05, range(3)),
-        rehearse(surrogate, good, 0.05, range(2, 5)),
-    )
+    facts = Facts("quadratic", 6, task.dimension, 1.0, 32)
+    tried = ClientProblem(surrogate, AGGREGATED, facts)
+
+    def try_out(candidate, seeds):
+        return tried.try_with(candidate, seeds, 0.05)
+
+    first, rest = try_out(good, range(3)), try_out(good, range(2, 5))
     torch.testing.assert_close(first.x[2], rest.x[0], rtol=1e-12, atol=1e-15)
-    won, *_ = race(
-        [bad, good], lambda c, seeds: rehearse(surrogate, c, 0.05, seeds), ((4, 1), (16, 1))
-    )
+    won = race([bad, good], try_out, ((4, 1), (16, 1)))
     assert won.candidate.local_steps == 4
     assert len(won.excess) == 16
     assert won.candidate.excess == pytest.approx(float(won.excess.mean()))
@@ -248,7 +253,7 @@ def test_rehearsals_use_common_random_numbers_and_races_keep_the_best():
 
 def test_shortlists_are_varied():
     many = [
-        Candidate("dp-fedavg", 1.0, tau, K, 1.0, 1.0, K / 100 + tau)
+        Candidate("dp-fedavg", 1.0, tau, K, 1.0, 1.0, excess=K / 100 + tau)
         for tau in (1, 2)
         for K in range(1, 30)
     ]
@@ -281,6 +286,12 @@ def test_surrogates_come_from_the_pool():
 BASIC = {"task": "breast-cancer", "clip": 1.0, "clients": 20, "trust": "secure-aggregation"}
 
 
+def option(made, origin):
+    """What the plan proposes by this origin: there is one such."""
+    (proposed,) = (option for option in made.options if option.origin == origin)
+    return proposed
+
+
 @pytest.fixture(scope="module")
 def answers():
     """Plans for a small and for a large budget."""
@@ -290,24 +301,25 @@ def answers():
 def test_a_large_budget_is_worth_spending_and_a_small_one_is_not(answers):
     small, large = answers
     assert small.verdict == "do not train"
-    assert 0.05 < small.changes["epsilon"] < 20
-    assert small.changes["clients"] > 20
-    assert large.predicted["excess_loss"] < 0.2 * large.untrained["excess_loss"]
-    assert large.predicted["test_error"] < 0.1
-    assert large.public_only["records"] == 40
-    assert set(large.compared) == {"dp-fedavg", "dp-scaffnew"}
-    for closed in (large.corollary1, large.corrected):
-        assert {"eta", "p", "local_steps", "iterations", "rounds", "bound", "excess_loss"} <= set(
-            closed
-        )
-        assert large.predicted["excess_loss"] < 1.1 * closed["excess_loss"]
+    assert 0.05 < small.changes.epsilon < 20
+    assert small.changes.clients > 20
+    assert large.predicted.excess_loss < 0.2 * large.untrained.excess_loss
+    assert large.predicted.test_error < 0.1
+    assert large.public_only.records == 40
+    tried = [option.origin for option in large.options if option.origin == option.algorithm]
+    assert set(tried) == {"dp-fedavg", "dp-scaffnew"}
+    for origin in ("Corollary 1 as printed", "corrected bound"):
+        closed = option(large, origin)
+        for name in ("eta", "p", "local_steps", "iterations", "rounds", "bound"):
+            assert getattr(closed, name) is not None, name
+        assert large.predicted.excess_loss < 1.1 * closed.predicted.excess_loss
 
 
 def test_what_would_change_a_no_does_change_it(answers):
     """At a little more than the epsilon that it names, the planner says yes; at a half of it,
     no.
     """
-    named = answers[0].changes["epsilon"]
+    named = answers[0].changes.epsilon
     question = Question.of(**BASIC, epsilon=(named / 2, named * 1.1), algorithm="dp-fedavg")
     assert ["do not train" == made.verdict for made in plan(question)] == [True, False]
 
@@ -320,7 +332,7 @@ def test_a_plan_predicts_what_training_reaches(answers):
     errors = [
         train(settings.model_copy(update={"simulate_noise_seed": s})).test_error for s in range(20)
     ]
-    assert abs(np.mean(errors) - answers[1].predicted["test_error"]) < 0.03
+    assert abs(np.mean(errors) - answers[1].predicted.test_error) < 0.03
     assert train(settings).epsilon_spent <= 20
 
 
@@ -329,7 +341,7 @@ def test_a_plan_predicts_what_training_reaches(answers):
 )
 def test_the_planner_reads_no_private_record(monkeypatch, unit):
     """With every private record replaced by NaN the plan is the same."""
-    from equipoise import planner
+    from equipoise.planning import planner
 
     question = Question.of(**{**BASIC, **unit}, epsilon=(5.0,), algorithm="dp-fedavg")
     (before,) = plan(question)
@@ -354,21 +366,14 @@ def test_plan_files_are_what_train_reads(answers, tmp_path, capsys):
     assert "the plan says: do not train" in err.replace("\n", " ")
     code, out, _ = run_command(capsys, "train", "--plan", str(small), "--anyway", "--json")
     assert code == 0
-    assert json.loads(out)["epsilon"] == 0.05
+    assert json.loads(out)["run"]["epsilon"] == 0.05
     document = json.loads(run_command(capsys, "train", "--plan", str(large), "--json")[1])
-    planned = answers[1].plan
-    for key in (
-        "algorithm",
-        "eta",
-        "local_steps",
-        "iterations",
-        "rounds",
-        "clip_norm",
-        "gamma",
-        "sigma",
-        "client_sigma",
-    ):
-        assert document[key] == planned[key], key
+    planned, result = answers[1].chosen, equipoise.Result.model_validate(document)
+    for key in ("algorithm", "eta", "local_steps", "iterations", "clip", "gamma"):
+        assert document["run"][key] == getattr(planned, key), key
+    assert document["rounds"] == planned.rounds
+    assert result.account.sigma == planned.sigma
+    assert result.client_sigma == planned.client_sigma
     (tmp_path / "bad.json").write_text("{}")
     assert "is not a plan" in run_command(capsys, "train", "--plan", str(tmp_path / "bad.json"))[2]
     assert "No such file" in run_command(capsys, "train", "--plan", str(tmp_path / "none.json"))[2]
@@ -381,16 +386,18 @@ def test_plans_from_constants_alone(capsys):
     document = json.loads(
         run_command(capsys, *f"{CONSTANTS} --psi0 100 --epsilon 1 --v 1 --json".split())[1]
     )
-    assert document["corollary1"]["iterations"] == pytest.approx(146.61933973522108)
-    assert document["corollary1"]["v"] == 1
+    printed = option(equipoise.Plan.model_validate(document), "Corollary 1 as printed")
+    assert printed.iterations == pytest.approx(146.61933973522108)
+    assert printed.v == 1
     assert "from psi0 alone" in document["reason"]
     assert "psi0/N" in document["reason"]
-    full = json.loads(
+    full = equipoise.Plan.model_validate_json(
         run_command(capsys, *f"{CONSTANTS} --r0 1 --zeta 0.5 --epsilon 50 --json".split())[1]
     )
-    assert full["verdict"] == "train"
-    assert full["corrected"]["bound"] < 1
-    assert full["plan"]["rounds"] == max(1, round(full["corrected"]["rounds"]))
+    assert full.verdict == "train"
+    corrected = option(full, "corrected bound")
+    assert corrected.bound < 1
+    assert full.chosen.rounds == max(1, round(corrected.rounds))
     code, out, _ = run_command(capsys, *f"{CONSTANTS} --psi0 100 --epsilon 1".split())
     assert code == 0
     assert out.startswith("verdict     DO NOT TRAIN")
@@ -481,7 +488,7 @@ def test_csv_plans_open_no_private_file(tmp_path, monkeypatch, capsys):
     document = json.loads(out)
     assert document["verdict"] == "train"
     assert document["settings"]["data"] == files
-    assert document["settings"]["clip_norm"] == document["plan"]["clip_norm"]
+    assert document["settings"]["clip"] == document["chosen"]["clip"]
     code, out, _ = run_command(capsys, *flags, "--synthetic", *trust)
     assert code == 0
     assert any("made-up records" in sentence for sentence in json.loads(out)["public"])
@@ -491,22 +498,60 @@ def test_csv_plans_open_no_private_file(tmp_path, monkeypatch, capsys):
     assert "pool.csv does not have the columns of the bounds file: it lacks b" in err
 
 
+def test_made_up_labels_predict_no_test_error(tmp_path, monkeypatch, capsys):
+    """Without --proxy the stand-ins have invented labels, which say nothing about the test records
+    at hand: an excess loss is predicted, and no test error."""
+    monkeypatch.chdir(tmp_path)
+    Path("bounds.toml").write_text('[a]\nlow=0\nhigh=1\n[y]\ncategories=["n","p"]\n')
+    rows = [f"{a:.3f},{'p' if a > 0.5 else 'n'}" for a in np.random.default_rng(0).random(60)]
+    Path("test.csv").write_text("a,y\n" + "\n".join(rows))
+    flags = (
+        "plan --task csv --clients 30 --label y --bounds bounds.toml --test test.csv --epsilon 5"
+    )
+    flags += " --trust secure-aggregation --algorithm dp-fedavg --clip 0.3"
+    made = equipoise.Plan.model_validate_json(run_command(capsys, *flags.split(), "--json")[1])
+    assert made.predicted.excess_loss is not None
+    assert made.untrained.test_error is not None
+    assert {option.predicted.test_error for option in made.options} <= {
+        None,
+        made.untrained.test_error,  # of a formula that says not to train
+    }
+    assert made.predicted.test_error is None
+    out = run_command(capsys, *flags.split())[1]
+    assert "test error not known" in out
+    assert "made-up records, which predict no test error" in out
+
+
+def test_no_verdict_to_train_beside_a_prediction_that_is_no_better_than_not_training(answers):
+    best = SimpleNamespace(mean=0.3, standard_error=0.01, x=None)
+    nothing = SimpleNamespace(measure=None)
+    untrained = Prediction(excess_loss=1.0, test_error=0.4)
+    for error, verdict in ((0.39, "train"), (0.4, "do not train"), (0.5, "do not train")):
+        predicted = Prediction(excess_loss=0.3, test_error=error)
+        assert judge(best, predicted, untrained, None, nothing)[0] == verdict
+    for made in answers:
+        if made.verdict == "train":
+            assert made.predicted.test_error < made.untrained.test_error
+
+
 def test_local_steps_at_a_fixed_total():
     (answer,) = plan(Question.of(**BASIC, epsilon=(3.3,), iterations=96, algorithm="dp-fedavg"))
-    assert answer.plan["iterations"] == 96
-    assert 96 % answer.plan["local_steps"] == 0
+    assert answer.chosen.iterations == 96
+    assert 96 % answer.chosen.local_steps == 0
 
 
 def test_networks_get_noise_and_no_pretence(capsys):
     (answer,) = plan(Question.of(task="digits-mlp", epsilon=(3.3,), iterations=12))
-    assert answer.verdict == "do not train"
-    assert answer.plan is None
-    assert [row["local_steps"] for row in answer.noise] == [1, 2, 3, 4, 6, 12]
-    assert answer.noise[0]["sigma"] == pytest.approx(answer.noise[-1]["sigma"] * math.sqrt(12))
-    with pytest.raises(InvalidValue, match="do not train"):
-        answer.to_train(anyway=False)
-    with pytest.raises(InvalidValue, match="holds no settings"):
-        answer.to_train(anyway=True)
+    assert answer.verdict == "inconclusive"
+    assert "nothing was tried" in answer.reason
+    assert answer.chosen is None
+    assert answer.options == []
+    assert answer.predicted is None
+    assert [level.local_steps for level in answer.noise] == [1, 2, 3, 4, 6, 12]
+    assert answer.noise[0].sigma == pytest.approx(answer.noise[-1].sigma * math.sqrt(12))
+    for anyway in (False, True):
+        with pytest.raises(InvalidValue, match=r"holds no settings to train with: .+ give train"):
+            answer.to_train(anyway)
 
 
 @pytest.mark.parametrize("name", ["trade-off.png", "trade-off.svg", "trade-off.html"])
@@ -535,33 +580,31 @@ def record_plans():
 def test_plans_for_records_compare_places_for_the_noise_and_both_units(record_plans):
     hopeless, good = record_plans
     assert hopeless.verdict == "do not train"
-    assert hopeless.changes["epsilon"] > 0.01
-    assert hopeless.changes["records"] > 64
+    assert hopeless.changes.epsilon > 0.01
+    assert hopeless.changes.records > 64
     assert good.unit == good.settings.unit == "record"
-    assert {row.get("noise_in", "client") for row in good.compared.values()} == {
+    whole = option(good, "unit client, dp-fedavg")
+    assert {row.noise_in for row in good.options if row is not whole} == {
         "gradient",
         "message",
         "hidden-gradient",
-        "client",
     }
-    assert (
-        good.compared["unit client, dp-fedavg"]["excess_loss"] > 2 * good.predicted["excess_loss"]
-    )
-    least = min(row["excess_loss"] for row in good.compared.values())
-    assert good.predicted["excess_loss"] <= 1.021 * least
-    assert good.public_only["records"] == 60
+    assert whole.predicted.excess_loss > 2 * good.predicted.excess_loss
+    least = min(row.predicted.excess_loss for row in good.options)
+    assert good.predicted.excess_loss <= 1.021 * least
+    assert good.public_only.records == 60
 
 
 def test_of_plans_that_are_as_good_the_cheapest_is_taken(record_plans):
     made = record_plans[1]
-    rows = [row for name, row in made.compared.items() if not name.startswith("unit client")]
-    least = min(row["excess_loss"] for row in rows)
+    rows = [row for row in made.options if not row.origin.startswith("unit client")]
+    least = min(row.predicted.excess_loss for row in rows)
     prices = [
-        row["rounds"] * (row["local_steps"] + 20.0)
+        row.rounds * (row.local_steps + 20.0)
         for row in rows
-        if row["excess_loss"] <= 1.02 * least
+        if row.predicted.excess_loss <= 1.02 * least
     ]
-    assert made.plan["rounds"] * (made.plan["local_steps"] + 20.0) == min(prices)
+    assert made.chosen.rounds * (made.chosen.local_steps + 20.0) == min(prices)
     assert len(prices) > 1
 
 
@@ -570,14 +613,14 @@ def test_a_plan_for_records_is_what_train_does(record_plans):
     results = [
         train(made.settings.model_copy(update={"simulate_noise_seed": seed})) for seed in range(12)
     ]
-    assert results[0].rounds == made.plan["rounds"]
-    mean_size = sum(c.records for c in results[0].per_client) / 5
-    if made.plan["noise_in"] == "gradient":
-        assert results[0].sigma == pytest.approx(made.plan["sigma"], rel=1e-9)
+    assert results[0].rounds == made.chosen.rounds
+    sigma, mean_size = results[0].account.sigma, sum(results[0].sizes) / 5
+    if made.chosen.noise_in == "gradient":
+        assert sigma == pytest.approx(made.chosen.sigma, rel=1e-9)
     else:
-        assert results[0].sigma == pytest.approx(made.plan["sigma"], rel=2 / mean_size)
+        assert sigma == pytest.approx(made.chosen.sigma, rel=2 / mean_size)
     errors = [result.test_error for result in results]
-    assert abs(np.mean(errors) - made.predicted["test_error"]) < 0.06
+    assert abs(np.mean(errors) - made.predicted.test_error) < 0.06
     assert all(result.epsilon_spent <= 2.0 for result in results)
 
 
@@ -588,7 +631,7 @@ def test_networks_with_private_records_get_noise_that_no_pace_changes(capsys):
     document = json.loads(out)
     assert code == 0
     assert len({row["sigma"] for row in document["noise"]}) == 1
-    assert document["unit"] == "record"
+    assert document["promise"]["unit"] == "record"
     assert "save communication, not privacy" in document["reason"]
 
 

@@ -104,7 +104,7 @@ def test_what_training_holds_shows_no_records(task):
         if unit == "record" and task.name == "quadratic":
             continue
         ready = prepare(task=task, epsilon=3, clip=1, unit=unit, iterations=2)
-        fleet, x0 = single_fleet(ready.task, ready.run, ready.account, ready.noise)
+        fleet, _ = single_fleet(ready.task, ready.run, ready.account, ready.noise)
         gradient, releaser = noise_of(ready.run, ready.task, ready.account, ready.noise)
         list(equipoise.rounds(task=task, epsilon=3, clip=1, unit=unit, iterations=2))
         for value in (ready.task, fleet, fleet.memory, releaser):
@@ -157,7 +157,9 @@ def test_errors_about_code_are_told_in_full(tmp_path):
 def test_nothing_private_reaches_a_log_that_others_read(tmp_path, caplog, capsys):
     """Loggers of ours that propagate say nothing; what clients notice stays in their own log."""
     name, options = csv_files(tmp_path)
-    Path(options.data[0]).write_text(f"age,sex,score,outcome\n{TEXT},f,{MARK},{TEXT}\n30,m,0.1,no\n")
+    Path(options.data[0]).write_text(
+        f"age,sex,score,outcome\n{TEXT},f,{MARK},{TEXT}\n30,m,0.1,no\n"
+    )
     with caplog.at_level(logging.DEBUG):
         settings = {"data": options.data, "label": "outcome", "bounds": options.bounds}
         for unit in ("client", "record"):

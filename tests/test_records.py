@@ -15,7 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from equipoise import DataError, InvalidValue, UnsafeModel, accuracy, own_task, train
-from equipoise.algorithms import dp_fedavg, dp_scaffnew, periodic
+from equipoise.algorithms.dp_fedavg import dp_fedavg
+from equipoise.algorithms.dp_scaffnew import dp_scaffnew
+from equipoise.algorithms.schedule import periodic
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.privacy.clip import ClippedRelease
 from equipoise.privacy.gaussian import epsilon_spent, noise_sigma
@@ -175,7 +177,7 @@ def test_uniforms_are_uniform():
     assert np.array_equal(noise.uniforms(3, (4, 9))[2], alone.uniforms(3, (9,)))
 
 
-# ----------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # stability
 
 
@@ -191,11 +193,11 @@ def descend(features, labels, x, eta, l2, tau, h=0.0):
     return x - x0
 
 
-def worst_distance(tau, far, m=40, eta=None, l2=0.1, restarts=6):
+def worst_distance(tau, far, m=40, l2=0.1, restarts=6, prox=0.0):
     """The largest movement of a message by one record, over data, neighbours and broadcast models,
     by gradient ascent."""
     B, L = 1.0, 0.25 + l2
-    eta = eta or 2 / (L + l2)
+    eta = 2 / (L + l2 + 2 * prox)
     best = 0.0
     for seed in range(restarts):
         generator = torch.Generator().manual_seed(seed)
@@ -218,14 +220,14 @@ def worst_distance(tau, far, m=40, eta=None, l2=0.1, restarts=6):
                 data, x = torch.cat([first[None], rows[1:m]]), start
                 for _ in range(tau):
                     slope = torch.sigmoid(data @ x) - labels
-                    x = x - eta * (slope @ data / m + l2 * x)
+                    x = x - eta * (slope @ data / m + l2 * x + prox * (x - start))
                 ends.append(x)
             distance = (ends[0] - ends[1]).norm()
             best = max(best, distance.item())
             optimiser.zero_grad()
             (-distance).backward()
             optimiser.step()
-    return best, Stability(eta, tau, L, l2, B, m, "replace-one").sensitivity
+    return best, Stability(eta, tau, L + prox, l2 + prox, B, m, "replace-one").sensitivity
 
 
 @pytest.mark.parametrize("tau", [1, 4, 16])
@@ -237,6 +239,62 @@ def test_no_neighbour_moves_a_message_further_than_stability_says(tau, far):
         assert worst >= 0.49 * bound
     if far == 200.0 and tau == 1:
         assert worst >= 0.95 * bound
+
+
+@pytest.mark.parametrize("tau", [1, 4, 16])
+@pytest.mark.parametrize("far", [0.0, 200.0])
+def test_a_proximal_term_bends_the_bound_and_no_neighbour_breaks_it(tau, far):
+    """dp-fedprox, by brute force over neighbouring pairs, at its longest step."""
+    worst, bound = worst_distance(tau, far, prox=0.3, restarts=4)
+    assert worst <= bound
+    if far == 0.0:
+        assert worst >= 0.45 * bound
+    if far == 200.0 and tau == 1:
+        assert worst >= 0.95 * bound
+    loose = Stability(2 / 1.05, tau, 0.35, 0.1, 1.0, 40, "replace-one").sensitivity
+    assert bound < loose or tau == 1, "the pull makes a record count for less"
+
+
+PROX = {"algorithm": "dp-fedprox", "prox": 0.3, "noise_in": "message"}
+
+
+@pytest.mark.parametrize("noise_in", ["message", "hidden-gradient"])
+def test_the_longest_step_of_dp_fedprox_knows_its_pull(noise_in):
+    """2/(L + mu + 2 prox): a step that dp-fedavg may take is refused."""
+    task = load_task("breast-cancer", TaskOptions(clients=5))
+    longest = 2 / (task.L + task.mu + 2 * 0.3)
+    how = {**RUN, **PROX, "noise_in": noise_in}
+    train(**{**how, "eta": longest})
+    with pytest.raises(InvalidValue, match=r"eta=.* is more than 2/\(L \+ mu\) = .*; lower eta"):
+        train(**{**how, "eta": longest * 1.001})
+    train(**{**RUN, "noise_in": noise_in, "eta": longest * 1.001})
+    follows = train(**how).account.follows_from
+    assert follows["L"] == pytest.approx(task.L + 0.3)
+    assert follows["mu"] == pytest.approx(task.mu + 0.3)
+    assert follows["eta"] == pytest.approx(1 / (task.L + 0.3)), "the default step knows it too"
+
+
+def test_the_pull_of_dp_fedprox_lessens_the_noise_of_messages():
+    """The same step: the sensitivity is that of a loss with L + prox and mu + prox."""
+    task = load_task("breast-cancer", TaskOptions(clients=5))
+    sigmas = []
+    for prox in (0.0, 0.1, 0.3):
+        result = train(**{**RUN, **PROX, "prox": prox, "eta": 1.0, "local_steps": 8})
+        (smallest,) = {event.sensitivity for event in result.account.events[-1:]}
+        expected = Stability(
+            1.0,
+            8,
+            task.L + prox,
+            task.mu + prox,
+            min(1.0, task.gradient_bound),
+            result.sizes[-1],
+            "replace-one",
+        )
+        assert smallest == expected.sensitivity
+        sigmas.append(result.account.sigma)
+    assert sigmas[0] > sigmas[1] > sigmas[2]
+    plain = train(**{**RUN, "noise_in": "message", "eta": 1.0, "local_steps": 8})
+    assert plain.account.sigma == sigmas[0]
 
 
 def test_too_long_steps_are_refused():
@@ -304,7 +362,7 @@ def test_hidden_state_bound_in_the_one_case_that_is_known_exactly():
     assert mean / deviation <= bound
 
 
-# ----------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # whole runs
 
 RUN = {
@@ -330,37 +388,44 @@ RUN = {
         {"noise_in": "message", "algorithm": "dp-scaffnew", "h_update": "released"},
         {"noise_in": "hidden-gradient", "clip": None},
         {"schedule": "coin", "p": 0.4, "local_steps": None, "noise_in": "message"},
+        {"algorithm": "dp-fedprox"},
+        {"algorithm": "dp-fedprox", "prox": 0.5, "sampling_rate": 0.2},
+        {"algorithm": "dp-fedprox", "noise_in": "message"},
+        {"algorithm": "dp-fedprox", "noise_in": "message", "trust": "secure-aggregation"},
+        {"algorithm": "dp-fedprox", "noise_in": "hidden-gradient", "clip": None},
     ],
     ids=str,
 )
 def test_whole_runs_spend_their_budget_and_say_whose(how):
     result = train(**{**RUN, **how})
     assert result.private
-    assert result.unit == "record"
-    assert result.epsilon * 0.998 <= result.epsilon_spent <= result.epsilon
-    assert result.epsilon_spent == max(client.epsilon_spent for client in result.per_client)
-    assert [client.records for client in result.per_client] == list(
-        load_task("breast-cancer", TaskOptions(clients=5)).clients.sizes
-    )
+    account = result.account
+    assert result.run.unit == "record"
+    assert all(event.unit == "record" for event in account.events)
+    assert result.run.epsilon * 0.998 <= result.epsilon_spent <= result.run.epsilon
+    assert result.epsilon_spent == max(account.epsilons)
+    assert result.sizes == load_task("breast-cancer", TaskOptions(clients=5)).clients.sizes
+    assert len(account.events) == len(account.epsilons) == len(result.sizes)
     assert result.test_error < 0.4
-    assert json.loads(result.to_json())["per_client"][0]["sigma"] > 0
-    if not result.sampled:
-        for client in result.per_client:
+    assert json.loads(result.to_json())["account"]["events"][0]["sigma"] > 0
+    assert account.sampled == ("sampling_rate" in how or "batch" in how)
+    if not account.sampled:
+        for event, epsilon in zip(account.events, account.epsilons, strict=True):
             assert epsilon_spent(
-                client.sigma, result.account.releases, client.sensitivity, 1e-5
-            ) == pytest.approx(client.epsilon_spent, rel=1e-9)
+                event.sigma, account.releases, event.sensitivity, 1e-5
+            ) == pytest.approx(epsilon, rel=1e-9)
 
 
 def test_rates_differ_only_where_batch_asks_for_them():
-    sizes = [client.records for client in train(**RUN).per_client]
-    common = train(**RUN, sampling_rate=0.25).per_client
-    assert {(client.sampling_rate, client.epsilon_spent) for client in common} == {
-        (0.25, common[0].epsilon_spent)
-    }
-    batch = train(**RUN, batch=20).per_client
-    assert [client.sampling_rate for client in batch] == [20 / size for size in sizes]
-    assert len({client.sigma for client in batch}) == 1
-    assert max(batch, key=lambda client: client.epsilon_spent).records == min(sizes)
+    sizes = train(**RUN).sizes
+    common = train(**RUN, sampling_rate=0.25).account
+    assert {event.rate for event in common.events} == {0.25}
+    assert set(common.epsilons) == {common.epsilons[0]}
+    batch = train(**RUN, batch=20)
+    assert [event.rate for event in batch.account.events] == [20 / size for size in sizes]
+    assert len({event.sigma for event in batch.account.events}) == 1
+    most = max(range(len(sizes)), key=lambda client: batch.account.epsilons[client])
+    assert batch.sizes[most] == min(sizes)
 
 
 def test_the_noise_that_is_added_is_the_noise_that_is_accounted_for():
@@ -375,9 +440,9 @@ def test_the_noise_that_is_added_is_the_noise_that_is_accounted_for():
                 simulate_noise_seed=seed,
             )
             moves.append(result.x - still.x)
-        client = result.per_client[0]
-        scale = 1.0 if how.get("noise_in") else 0.5 / (client.records * client.sampling_rate)
-        expected = scale * client.sigma / math.sqrt(5)
+        event = result.account.events[0]
+        scale = 1.0 if how.get("noise_in") else 0.5 / (result.sizes[0] * event.rate)
+        expected = scale * event.sigma / math.sqrt(5)
         spread = np.concatenate(moves).std()
         sampling = (
             0.0 if how.get("sampling_rate") is None else 0.15
@@ -404,12 +469,12 @@ def test_warm_start_and_public_only():
     cold = train(**RUN, public_records=60)
     warm = train(**RUN, public_records=60, warm_start=True)
     assert cold.public_only == warm.public_only
-    assert warm.curve[0].test_error == warm.public_only["test_error"] < cold.curve[0].test_error
+    assert warm.curve[0].test_error == warm.public_only.test_error < cold.curve[0].test_error
     assert any("trained on public records" in sentence for sentence in warm.public)
     network = train(
         task="digits-mlp", epsilon=math.inf, public_records=100, warm_start=True, iterations=1
     )
-    assert network.public_only["test_error"] < 0.8
+    assert network.public_only.test_error < 0.8
     with pytest.raises(InvalidValue, match="no public records to begin from"):
         train(**RUN, warm_start=True)
 
@@ -518,7 +583,10 @@ BAD = [
     ({"sampling_rate": 1.5}, r"sampling_rate=1.5 is not in \(0, 1\]"),
     ({"sampling_rate": 0.5, "batch": 8}, "say it in one of the two"),
     ({"neighbours": "zero-out"}, "no meaning for unit=record"),
-    ({"noise_rule": "lemma1", "v": 1.0}, "the paper's lemma is about clients"),
+    (
+        {"noise_rule": "lemma1", "v": 1.0},
+        "noise_rule=lemma1 with unit=record: it belongs to unit=client",
+    ),
     ({"trust": "secure-aggregation"}, "nothing to share"),
     ({"clip": None}, "no clip"),
     ({"noise_in": "message", "batch": 8}, "full local gradients"),
@@ -554,9 +622,9 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("how", "said"), BAD, ids=str)
-def test_what_would_break_the_promise_is_refused(how, said):
-    with pytest.raises((InvalidValue, DataError), match=said):
+@pytest.mark.parametrize(("how", "sentence"), BAD, ids=str)
+def test_what_would_break_the_promise_is_refused(how, sentence):
+    with pytest.raises((InvalidValue, DataError), match=sentence):
         train(**{**RUN, **how})
 
 
@@ -565,7 +633,7 @@ def test_least_squares_needs_a_clip_for_stability():
         Stability(0.1, 2, 1.0, 0.01, math.inf, 10, "replace-one")
 
 
-# ----------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # an attack
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from scipy import optimize, special
 from torch import nn
 
 import equipoise
-from equipoise import DataError, InvalidValue, own_task, train
+from equipoise import DataError, InvalidValue, own_task, saved, train
 from equipoise.privacy.statement import statement
 from equipoise.saved import load, reserve, save
 from problems import TASK_FILE, blobs, run_command
@@ -23,6 +24,7 @@ STATEMENT = {  # every field of guarantee.md, and what its value looks like
     "epsilon, exact": r"inf|[0-9.e+-]+",
     "epsilon, nominal": r"inf|[0-9.e+-]+",
     "delta": r"[0-9.e-]+",
+    "mu of Gaussian DP": r"inf|[0-9.e+-]+",
     "unit": r"(client|record): .+",
     "neighbours": r"(replace-one|zero-out|add-remove): .+",
     "trust": r"local|secure-aggregation",
@@ -32,7 +34,7 @@ STATEMENT = {  # every field of guarantee.md, and what its value looks like
     "where it ran": r"one process .+",
     "releases": r"\d+",
     "what": r"of each client, \d+ numbers at a time: .+",
-    "clip norm C": r"inf|[0-9.e+-]+",
+    "clip C": r"inf|[0-9.e+-]+",
     "sensitivity": r"inf|[0-9.e+-]+",
     "sigma": r"[0-9.e+-]+",
     "sigma is": r"per coordinate, of .+",
@@ -73,15 +75,16 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
     }
     result = train(**{**settings, **change})
     text = statement(result)
-    text = text.replace("epsilon, upper bound", "epsilon, exact") if result.by_stability else text
+    by_stability = result.run.mechanism.by_stability
+    text = text.replace("epsilon, upper bound", "epsilon, exact") if by_stability else text
     values = fields(text)
     assert set(values) == set(STATEMENT)
     for name, pattern in STATEMENT.items():
         assert re.fullmatch(pattern, values[name]), (name, values[name])
     assert all(notice in text for notice in result.notices)
-    assert ("follows from the stability" in text) == result.by_stability
+    assert ("follows from the stability" in text) == by_stability
     assert (
-        f"differentially private for one {result.unit}" in text.split("##")[0]
+        f"differentially private for one {result.run.unit}" in text.split("##")[0]
     ) == result.private
     for words in (
         "What is not covered",
@@ -109,7 +112,7 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
         float(values["epsilon, exact"]), rel=1e-6
     )
     honest = (
-        result.clients - int(values["colluding clients"])
+        result.run.clients - int(values["colluding clients"])
         if values["trust"] == "secure-aggregation"
         else 1
     )
@@ -136,7 +139,7 @@ def test_a_reader_can_recompute_a_sampled_epsilon_from_the_statement():
         assert float(rate) == 20 / int(records)
         names = {
             "rate": float(rate),
-            "noise": float(sigma) / float(values["clip norm C"]),
+            "noise": float(sigma) / float(values["clip C"]),
             "delta": 1e-5,
             "releases": 8,
         }
@@ -178,7 +181,7 @@ def test_a_saved_run_reads_back(tmp_path, capsys):
     assert measured["error"] == result.test_error
     code, _, err = run_command(capsys, *flags.split(), "--out", str(out))
     assert code == 2
-    assert "already holds model.safetensors" in err.replace("\n", " ")
+    assert "already holds result.json, model.safetensors" in err.replace("\n", " ")
     assert load(out) == result, "the first run is untouched"
 
 
@@ -249,14 +252,14 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
     def full(self, *_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("safetensors.numpy.save_file", full)
     with pytest.raises(
         equipoise.EquipoiseError,
-        match="No space left on device; the files that are there are whole",
+        match="No space left on device; the files in it are whole",
     ):
         save(result, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.safetensors", "unfinished"]
-    with pytest.raises(InvalidValue, match=r"already holds model\.safetensors, unfinished"):
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "unfinished"]
+    with pytest.raises(InvalidValue, match=r"already holds result\.json, unfinished"):
         reserve(tmp_path)
 
 
@@ -275,7 +278,7 @@ def test_strange_names_lose_nothing(tmp_path, capsys, monkeypatch, name):
     )
     assert code == 0, err
     assert f"{name}.py" in out
-    assert load(Path(name)).task == f"{name}.py"
+    assert load(Path(name)).run.task == f"{name}.py"
     assert (Path(name) / "curve.png").exists()
 
 
@@ -301,3 +304,124 @@ def test_the_command_to_repeat_a_run_repeats_it(capsys):
     words = first["repeat"].split()
     assert words[:2] == ["equipoise", "train"]
     assert json.loads(run_command(capsys, *words[1:], "--json")[1]) == first
+
+
+# ---- a full disk ----
+
+TABLE = (
+    "train --task csv --data a.csv b.csv --test test.csv --label outcome --bounds bounds.toml "
+    "--epsilon 2 --clip 1 --iterations 4 --out run"
+)
+SAVED = ("result.json", "model.safetensors", "guarantee.md", "bounds.toml", "curve.png")
+
+
+@pytest.fixture
+def full_at(monkeypatch):
+    """Let the disk be full as soon as this file is written, and for all that come later."""
+
+    def fill(name):
+        honest, full = saved.write_whole, []
+
+        def write_whole(path, write):
+            if full or path.name == name:
+                full.append(path)
+                path.with_name(f".{path.stem}.part{path.suffix}").write_text("half a")
+                raise OSError(28, "No space left on device")
+            honest(path, write)
+
+        monkeypatch.setattr("equipoise.saved.write_whole", write_whole)
+
+    return fill
+
+
+@pytest.mark.parametrize("name", SAVED[:-1])
+@pytest.mark.parametrize("json_flag", ["", " --json"])
+def test_a_full_disk_costs_no_account(clinic, capsys, full_at, name, json_flag):
+    """The budget is spent: what was spent on is in result.json, or on the screen, or both."""
+    full_at(name)
+    code, out, err = run_command(capsys, *(TABLE + json_flag).split())
+    assert code == 2
+    assert "error: out=run: No space left on device; the files in it are whole" in err
+    assert len(err.splitlines()) == 1
+    if json_flag:
+        printed = equipoise.Result.model_validate_json(out)
+        assert printed.epsilon_spent <= 2
+    else:
+        assert "spent       epsilon = 2 of 2" in out
+    before = SAVED[: SAVED.index(name)]
+    kept = {path.name for path in Path("run").iterdir() if not path.name.startswith(".")}
+    assert kept == {*before, "unfinished"}
+    if "result.json" in before:
+        document = json.loads(Path("run/result.json").read_text())
+        assert document["account"]["epsilon"] <= 2
+    assert "already holds" in run_command(capsys, *TABLE.split())[2], "it is not written over"
+
+
+def test_a_full_disk_at_the_picture_costs_the_picture(clinic, capsys, full_at):
+    full_at("curve.png")
+    code, out, err = run_command(capsys, *TABLE.split())
+    assert code == 0
+    assert err == "saved in run; curve.png was left out: No space left on device\n"
+    assert "spent       epsilon = 2 of 2" in out
+    assert {path.name for path in Path("run").iterdir() if path.name[0] != "."} == {*SAVED[:-1]}
+    assert load("run").private
+
+
+def test_python_is_told_too(tmp_path, full_at):
+    full_at("curve.png")
+    result = train(task="quadratic", epsilon=2, clip=1, iterations=2)
+    assert save(result, tmp_path / "run") == "curve.png was left out: No space left on device"
+
+
+@pytest.mark.parametrize("wrong", [RuntimeError("no fonts"), MemoryError(), ImportError("no png")])
+def test_whatever_is_wrong_with_the_picture_costs_the_picture(clinic, capsys, monkeypatch, wrong):
+    def fails(*_):
+        raise wrong
+
+    monkeypatch.setattr("equipoise.reports.curve.draw_curve", fails)
+    code, _, err = run_command(capsys, *TABLE.split())
+    assert code == 0
+    assert err.startswith("saved in run; curve.png was left out")
+    assert load("run").private
+
+
+@pytest.mark.parametrize("limit", [0, 30, 1_000, 2_000, 20_000, 1_000_000])
+def test_files_that_are_really_cut_off(tmp_path, capsys, limit):
+    """With a limit of the operating system on the size of a file, writing fails in its middle: the
+    folder holds the result, or the command prints it, and no file is cut off."""
+    out = tmp_path / "run"
+    flags = "train --task breast-cancer --epsilon 2 --clip 1 --iterations 64 --json --out"
+    draw_once()  # caches of fonts are not what is tested
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, most))
+    try:
+        code, printed, err = run_command(capsys, *flags.split(), str(out))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    assert len(err.splitlines()) == 1, err
+    held = {path.name for path in out.glob("*")}
+    assert held <= {*SAVED, "unfinished"}, "no half file is left"
+    if limit < 40:
+        assert (code, printed) == (2, ""), "refused before anything is spent"
+        assert "cannot be written: File too large" in err
+        assert held == set(), "the folder is free again"
+        return
+    result = equipoise.Result.model_validate_json(printed)
+    assert result.epsilon_spent <= 2
+    if limit < 5_000:
+        assert code == 2
+        assert "File too large; the files in it are whole" in err
+        assert held == {"unfinished"}
+        return
+    assert code == 0
+    assert load(out) == result
+    assert ("curve.png" in held) == ("curve.png was left out: File too large" not in err)
+    assert ("curve.png" in held) == (limit == 1_000_000)
+
+
+def draw_once():
+    from matplotlib import pyplot
+
+    figure, _ = pyplot.subplots()
+    figure.canvas.draw()
+    pyplot.close(figure)

@@ -31,7 +31,7 @@ def test_the_search_finds_what_the_grid_finds(tmp_path, algorithm):
     runs = grid({**document, "algorithm": algorithm})
 
     def planted(settings):
-        best = 8 * (settings.clip_norm / settings.epsilon) ** 0.4
+        best = 8 * (settings.clip / settings.epsilon) ** 0.4
         wobble = np.random.default_rng([settings.local_steps, settings.seed]).normal()
         return 0.1 * math.exp(0.25 * math.log(settings.local_steps / best) ** 2 + 0.1 * wobble)
 
@@ -61,8 +61,7 @@ def test_the_search_finds_what_the_grid_finds(tmp_path, algorithm):
         cell = [
             c
             for c in runs.cells
-            if (c[0].epsilon, c[0].clip_norm)
-            == (answer.settings.epsilon, answer.settings.clip_norm)
+            if (c[0].epsilon, c[0].clip) == (answer.settings.epsilon, answer.settings.clip)
         ]
         errors = {c[0].local_steps: [planted(s) for s in c] for c in cell}
         means = {tau: statistics.mean(values) for tau, values in errors.items()}

@@ -50,7 +50,9 @@ def test_nobody_calls_delta_a_probability_of_failure(capsys):
 
 @pytest.mark.parametrize("trust", ["local", "secure-aggregation"])
 def test_nu_is_the_averaged_noise_of_a_single_release_over_the_clip(trust):
-    """One definition: with K releases the noise is sqrt(K) nu clips, as the table of sigmas says."""
+    """One definition: with K releases the noise is sqrt(K) nu clips, as the table of sigmas
+    says.
+    """
     found = plan(task="digits-mlp", clients=20, epsilon=2, trust=trust, clip=0.7)
     d = 64 * 32 + 32 + 32 * 10 + 10
     promise = Promise(2, 1e-5, trust=trust)
@@ -70,7 +72,9 @@ def test_nu_is_said_in_one_way(capsys):
     for path, text in every_text().items():
         assert "No schedule can learn" not in text, path
         assert "no schedule can learn" not in text, path
-        assert "of one release" not in text or "nu" not in text.split("of one release")[0][-40:], path
+        assert "of one release" not in text or "nu" not in text.split("of one release")[0][-40:], (
+            path
+        )
 
 
 def write_clinic(folder, labels):
@@ -102,7 +106,9 @@ def test_invented_labels_predict_no_test_error(tmp_path, unit):
 
 
 def test_no_plan_says_train_beside_a_prediction_worse_than_not_training(tmp_path):
-    """The proxy's labels are the opposite of the test records': whatever is learnt makes it worse."""
+    """The proxy's labels are the opposite of the test records': whatever is learnt makes it
+    worse.
+    """
     clinic = write_clinic(tmp_path, ["no", "yes"])
     text = (tmp_path / "a.csv").read_text()
     swapped = text.replace("no\n", "?\n").replace("yes\n", "no\n").replace("?\n", "yes\n")

@@ -262,7 +262,7 @@ def test_csv_walk_through(tmp_path, monkeypatch, capsys):
     assert done.returncode == 0, done.stderr
     result = load(tmp_path / "run-1")
     assert result.private
-    assert result.clients == 30
+    assert result.run.clients == 30
     assert (tmp_path / "run-1" / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert "outside the guarantee" in done.stdout.splitlines()[-1]
 
@@ -316,8 +316,8 @@ def test_where_a_record_is_the_unit_no_record_decides_on_the_number_of_records(c
     before = train(**flags, **promise, simulate_noise_seed=0)
     Path("a.csv").write_text(HEADER + "30,f,0.1,no\n70,m,0.9,unheard of\n65,m,,yes\n")
     after = train(**flags, **promise, simulate_noise_seed=0)
-    assert before.per_client == after.per_client
-    assert [client.records for client in after.per_client] == [3, 2]
+    assert before.account == after.account
+    assert before.sizes == after.sizes == (3, 2)
     task = csv_task(unit="record")
     assert task.clients.sizes == (3, 2)
     everything = task.clients.clipped_sum(torch.zeros(2, 5, dtype=torch.float64), None, 0.5, 0)

@@ -11,11 +11,18 @@ from scipy import stats
 from torch import nn
 
 import equipoise
-from equipoise import InvalidValue, UnsafeModel, engine, epsilon_spent, train
+import paper
+from equipoise import InvalidValue, UnsafeModel, epsilon_spent, train
+from equipoise.planning import problems
+from equipoise.privacy.noise import SimulatedNoise
 from equipoise.result import Result
+from equipoise.settings import Settings
+from equipoise.sweeps.grid import grid
+from equipoise.sweeps.sweep import stacks_of
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, Table, least_squares, linear_clients
+from problems import swept
 
 SMALL = {
     "task": "breast-cancer",
@@ -25,23 +32,6 @@ SMALL = {
     "clip": 1.0,
     "epsilon": 2.0,
 }
-
-
-@pytest.fixture
-def leaves(monkeypatch):
-    """Everything that leaves the clients, and the updates behind it, in runs of the test: lists of
-    [clients, d]."""
-    releases, updates = [], []
-
-    class Tapped(engine.SimulatedFleet):
-        def exchange(self, broadcast):
-            released = super().exchange(broadcast)
-            releases.append(released)
-            updates.append(self.memory.update)
-            return released
-
-    monkeypatch.setattr(engine, "SimulatedFleet", Tapped)
-    return releases, updates
 
 
 def test_models_in_float32_are_noised_too(leaves):
@@ -106,6 +96,138 @@ def test_only_communicated_models_come_back(leaves):
     result = train(**SMALL, gamma=0.5)
     expected = 0.5 * torch.stack(releases).mean(1).sum(0)
     np.testing.assert_allclose(result.x, expected.numpy(), rtol=0, atol=1e-12)
+
+
+def test_dp_fedprox_through_train_is_its_transcription():
+    """Client by client and step by step, with the noise and the step size of the run itself."""
+    settings = {**SMALL, "algorithm": "dp-fedprox", "prox": 0.3, "simulate_noise_seed": 7}
+    result = train(**settings)
+    task = load_task("breast-cancer", TaskOptions(clients=10))
+    assert result.run.options == {"prox": 0.3}
+    assert result.run.eta == 1 / (task.L + 0.3)
+    noise = [result.client_sigma * SimulatedNoise(7).normals(k, (10, 31)) for k in range(1, 11)]
+
+    def g(i, x, k):
+        everybody = torch.tensor(x).expand(10, -1)
+        return task.clients.gradient(everybody, k)[i].numpy()
+
+    oracle = paper.dp_fedprox(np.zeros(31), 10, 4, result.run.eta, 0.3, 1.0, noise, g, 10)
+    np.testing.assert_allclose(result.x, oracle, rtol=0, atol=1e-11)
+
+
+def test_dp_fedprox_without_pull_is_dp_fedavg_in_every_number():
+    """Also for one record, where the pull would enter the account."""
+    record = {"unit": "record", "clip": 0.5}
+    for how in ({}, record, {**record, "noise_in": "message"}):
+        settings = {**SMALL, **how, "simulate_noise_seed": 3}
+        plain = train(**settings)
+        without = train(**settings, algorithm="dp-fedprox", prox=0)
+        assert np.array_equal(plain.x, without.x)
+        assert plain.account == without.account
+        assert plain.curve == without.curve
+        assert not np.array_equal(plain.x, train(**settings, algorithm="dp-fedprox").x)
+
+
+def test_dp_fedprox_is_private_for_a_client_and_spends_what_dp_fedavg_does(leaves):
+    releases, _ = leaves
+    result = train(**SMALL, algorithm="dp-fedprox", trust="secure-aggregation")
+    assert result.private
+    assert len(releases) == result.account.releases == 10
+    assert result.account == train(**SMALL, trust="secure-aggregation").account
+    assert result.run.options == {}, "its default is not written down"
+    assert result.epsilon_spent == pytest.approx(2.0, rel=1e-9)
+
+
+def test_a_strong_pull_does_not_make_the_default_step_diverge():
+    """prox = 50 is a hundred times the curvature of the loss: steps of 1/L would explode."""
+    for task in ("breast-cancer", "quadratic"):
+        settings = {"task": task, "epsilon": math.inf, "iterations": 64, "local_steps": 8}
+        result = train(**settings, algorithm="dp-fedprox", prox=50)
+        assert result.failed is None
+        losses = [point.test_loss for point in result.curve]
+        assert losses == sorted(losses, reverse=True), "every round goes down"
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"prox": -1}, "prox=-1.0 is not a number >= 0"),
+        ({"prox": math.inf}, "prox=inf is not a number >= 0"),
+        ({"prox": "much"}, "prox='much' is not a number >= 0"),
+        ({"prox": 1, "algorithm": "dp-fedavg"}, "prox=1.0 with algorithm=dp-fedavg"),
+        ({"h_update": "clipped"}, "h_update=clipped with algorithm=dp-fedprox"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(how, sentence):
+    with pytest.raises(InvalidValue, match=sentence):
+        train(**{**SMALL, "algorithm": "dp-fedprox", **how})
+
+
+def test_dp_fedprox_is_swept_in_stacks_of_its_own(tmp_path):
+    """One computation for each prox, none shared with the paper's algorithms; the numbers of runs
+    by themselves."""
+    document = {
+        **{name: value for name, value in SMALL.items() if name not in ("epsilon", "clip")},
+        "name": "prox",
+        "epsilon": [2.0, math.inf],
+        "clip": [0.1, 1.0],
+        "seeds": [0, 1],
+        "variant": [
+            {"algorithm": ["dp-fedavg", "dp-scaffnew"]},
+            {"algorithm": "dp-fedprox", "prox": [0.1, 2.0]},
+        ],
+    }
+    stacks = stacks_of(grid(document).cells)
+    company = [{(r.algorithm, r.proximal) for row in stack for r in row} for stack in stacks]
+    assert sorted(company, key=len) == [
+        {("dp-fedprox", 0.1)},
+        {("dp-fedprox", 2.0)},
+        {("dp-fedavg", 0.0), ("dp-scaffnew", 0.0)},
+    ]
+    results = swept(document, tmp_path / "prox.sqlite")
+    assert len(results) == 4 * 3 * 2
+    pulled = [(r, loss) for r, loss in results if r.run.algorithm == "dp-fedprox"]
+    assert len(pulled) == 2 * 3 * 2
+    for result, loss in pulled:
+        by_itself = train(Settings.of(**result.run.model_dump()))
+        assert loss == pytest.approx(by_itself.curve[-1].test_loss, rel=1e-9)
+        assert result.account == by_itself.account
+
+
+class Stop(Exception):
+    """Enough was seen."""
+
+
+def test_a_planner_tries_the_steps_that_a_pull_allows(monkeypatch):
+    """1/L for rounds of one step, which feel no pull; 1/(L + prox) and shorter for longer ones."""
+    screened = []
+
+    def screen(surrogate, what):
+        screened.append((surrogate.L, what.etas))
+        raise Stop
+
+    monkeypatch.setattr(problems, "screen", screen)
+    for how in ({"algorithm": "dp-fedprox", "prox": 3}, {"algorithm": "dp-fedavg"}):
+        with pytest.raises(Stop):
+            equipoise.plan(task="breast-cancer", epsilon=2, trust="secure-aggregation", **how)
+    (L, pulled), (_, plain) = screened
+    assert pulled == [1 / L, 1 / (L + 3), 0.25 / (L + 3)]
+    assert plain == [1 / L, 0.25 / L]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [{"trust": "secure-aggregation"}, {"unit": "record", "clients": 5}])
+def test_dp_fedprox_is_planned_and_its_plan_is_trained(how):
+    question = {"task": "breast-cancer", "epsilon": 4, "prox": 0.3, "iterations": 16, **how}
+    plan = equipoise.plan(algorithm="dp-fedprox", **question)
+    assert plan.chosen.algorithm == "dp-fedprox"
+    assert plan.chosen.options == {"prox": 0.3}
+    result = train(plan)
+    assert result.run.algorithm == "dp-fedprox"
+    assert result.run.options == {"prox": 0.3}
+    assert result.epsilon_spent <= 4
+    assert result.account.sigma == pytest.approx(plan.chosen.sigma, rel=0.1)
+    assert result.test_error < result.baseline_error
 
 
 def test_the_coin_is_calibrated_to_the_releases_it_really_makes():
@@ -220,9 +342,12 @@ def test_an_overflow_marks_a_simulation_and_stays_with_the_client_otherwise(clie
 def test_settings_and_values_do_not_mix():
     with pytest.raises(InvalidValue, match="settings and epsilon: say it in one of the two"):
         train(equipoise.Settings.of(**SMALL), epsilon=0.1)
-    assert train(**{**SMALL, "clip": 0.5}, simulate_noise_seed=1) == train(
-        **{k: v for k, v in SMALL.items() if k != "clip_norm"}, clip=0.5, simulate_noise_seed=1
+    older = {name: value for name, value in SMALL.items() if name != "clip"}
+    assert train(**older, clip_norm=0.5, simulate_noise_seed=1) == train(
+        **older, clip=0.5, simulate_noise_seed=1
     )
+    with pytest.raises(InvalidValue, match="clip and clip_norm are the same: give one of the two"):
+        train(**SMALL, clip_norm=0.5)
 
 
 def test_a_delta_that_lets_clients_fail_is_told():
@@ -232,13 +357,11 @@ def test_a_delta_that_lets_clients_fail_is_told():
 def test_results_survive_json():
     result = train(**{**SMALL, "epsilon": math.inf, "clip": math.inf})
     document = json.loads(result.to_json())
-    assert document["epsilon"] == document["clip_norm"] == document["epsilon_spent"] == "inf"
+    assert document["run"]["epsilon"] == document["run"]["clip"] == "inf"
+    assert document["account"]["epsilon"] == "inf"
     again = Result.model_validate(document)
     assert again == result
-    assert (
-        equipoise.Settings.of(**{k: document[k] for k in equipoise.Settings.model_fields}).epsilon
-        == math.inf
-    )
+    assert equipoise.Settings.of(**document["run"]).epsilon == math.inf
 
 
 @pytest.mark.parametrize(
@@ -290,6 +413,20 @@ def test_the_public_constants_hold_for_every_client(name):
         square = (x - y).pow(2).sum(-1)
         assert (product >= task.mu * square * (1 - 1e-9)).all()
         assert (product <= task.L * square * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("name", ["breast-cancer", "digits"])
+def test_no_record_s_gradient_is_longer_than_the_public_bound(name):
+    task = load_task(name, TaskOptions(clients=20))
+    generator, longest = torch.Generator().manual_seed(0), 0.0
+    for scale in (0.01, 1.0, 100.0):
+        x = scale * torch.randn(20, task.dimension, dtype=torch.float64, generator=generator)
+        for record in range(0, min(task.clients.sizes), 5):
+            chosen = torch.arange(max(task.clients.sizes)) == record
+            gradients = task.clients.clipped_sum(x, chosen.expand(20, -1), math.inf, 0)
+            longest = max(longest, float(gradients.norm(dim=-1).max()))
+    assert longest <= task.gradient_bound * (1 + 1e-12)
+    assert longest >= 0.7 * task.gradient_bound
 
 
 def test_gradients_are_those_of_the_loss():

@@ -99,7 +99,7 @@ def _fleet(
     else:
         _check_alike(tasks[0], runs)
         task, algorithm = stacked(tasks), _stacked_algorithm(runs)
-        gradient, releaser = task.clients.gradient, _stacked_releaser(runs, accounts)
+        gradient, releaser = _stacked_noise(task, runs, accounts, noise)
     return task, SimulatedFleet(run.clients, gradient, algorithm, releaser, noise)
 
 
@@ -155,9 +155,10 @@ def can_be_stacked(task: Task, run: Run) -> bool:
 
 
 def shared(run: Run) -> tuple[Any, ...]:
-    """What runs must have in common to be trained together."""
-    spec = algorithm_spec(run.algorithm)
-    return (*_alike(run), spec.stacks_as or spec.name)
+    """What runs must have in common to be trained together: rules of noise may differ, the way in
+    which noise enters may not."""
+    spec, place = algorithm_spec(run.algorithm), type(run.mechanism)
+    return (*_alike(run), spec.stacks_as or spec.name, place.gradient, place.releaser)
 
 
 def _check_alike(task: Task, runs: Rows) -> None:
@@ -185,7 +186,10 @@ def _stacked_algorithm(runs: Rows) -> Algorithm:
     return spec.stacked(hyper, _tensor(variates))
 
 
-def _stacked_releaser(runs: Rows, accounts: Accounts) -> Releaser:
+def _stacked_noise(
+    task: Task, runs: Rows, accounts: Accounts, noise: NoiseSource
+) -> tuple[Gradient, Releaser]:
+    """As `noise_of`, with a clip and a sigma for each run."""
     sigmas = [
         [
             run.promise.client_sigma(account.sigma, run.clients)
@@ -193,7 +197,10 @@ def _stacked_releaser(runs: Rows, accounts: Accounts) -> Releaser:
         ]
         for row in zip(runs, accounts, strict=True)
     ]
-    return runs[0][0].mechanism.releaser(_clips(runs), _tensor(sigmas))
+    mechanism, clips, sigma = runs[0][0].mechanism, _clips(runs), _tensor(sigmas)
+    rates = (1.0,) * runs[0][0].clients
+    gradient = mechanism.gradient(task.clients, clips, sigma, rates, noise)
+    return gradient, mechanism.releaser(clips, sigma)
 
 
 def _clips(runs: Rows) -> Tensor:

@@ -26,3 +26,8 @@ class Facts(NamedTuple):
     L: float | None = None
     gradient_bound: float | None = None
     clipped_convex: bool = False
+
+    def step_size(self, proximal: float) -> float:
+        """The default: 1 / (L + proximal) where L is known, since a proximal term bends every local
+        loss by as much; else the task's own."""
+        return 1 / (self.L + proximal) if self.L else self.eta

@@ -10,10 +10,20 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 
+from equipoise.errors import DataError
 from equipoise.privacy.events import Account, Event
 from equipoise.settings import Real, Run
 
 FORMAT = 1
+
+
+def check_format(document: dict[str, Any]) -> None:
+    """Refuse what a later version wrote in a format of its own: it would be misread."""
+    number = document.get("format", FORMAT)
+    if isinstance(number, int) and number > FORMAT:
+        raise DataError(
+            f"format={number} is of a newer Equipoise, where this one reads up to {FORMAT}: update"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +102,9 @@ class Result(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", arbitrary_types_allowed=True)
 
-    format: int = FORMAT
     notices: list[str]
     private: bool
+    format: int = FORMAT
     test_error: Real | None
     baseline_error: Real | None
     client_error: Real | None
@@ -126,6 +136,7 @@ class Result(BaseModel):
     def _read(cls, document: Any) -> Any:
         if not isinstance(document, dict):
             return document
+        check_format(document)
         if "run" not in document:
             document = _from_format_0(document)
         return {**document, "account": _account(document.get("account"))}
@@ -169,23 +180,29 @@ def _from_format_0(document: dict[str, Any]) -> dict[str, Any]:
         del run["h_update"]
     rest = {name: value for name, value in document.items() if name not in names}
     clients = rest.pop("per_client", None)
-    shared = {"unit": run.get("unit", "client"), "neighbours": run.get("neighbours", "replace-one")}
+    account = _account_of_format_0(run, rest, clients or [rest])
+    sizes = tuple(client["records"] for client in clients) if clients else None
+    return {**rest, "format": FORMAT, "run": run, "account": account, "sizes": sizes}
+
+
+def _account_of_format_0(
+    run: dict[str, Any], document: dict[str, Any], clients: list[dict[str, Any]]
+) -> dict[str, Any]:
+    stability = document.pop("stability", None)
     events = [
         {
-            **shared,
-            "sensitivity": of["sensitivity"],
-            "sigma": of["sigma"],
-            "rate": of.get("sampling_rate", 1.0),
-            "count": rest["releases"],
+            "unit": run.get("unit", "client"),
+            "neighbours": run.get("neighbours", "replace-one"),
+            "sensitivity": client["sensitivity"],
+            "sigma": client["sigma"],
+            "rate": client.get("sampling_rate", 1.0),
+            "count": document["releases"],
         }
-        for of in clients or [rest]
+        for client in clients
     ]
-    stability = rest.pop("stability", None)
-    account = {
+    return {
         "events": events,
-        "epsilons": [of["epsilon_spent"] for of in clients or [rest]],
+        "epsilons": [client["epsilon_spent"] for client in clients],
         "exact": stability is None and all(event["rate"] == 1 for event in events),
         "follows_from": stability,
     }
-    sizes = tuple(of["records"] for of in clients) if clients else None
-    return {**rest, "format": FORMAT, "run": run, "account": account, "sizes": sizes}

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.privacy.statement import statement
 from equipoise.result import Result
+from equipoise.settings import first_sentence
 
 FILES = ("result.json", "model.safetensors", "guarantee.md", "bounds.toml", "curve.png")
 MARK = "unfinished"  # a file that stands here until everything but the picture does
@@ -32,8 +33,12 @@ def reserve(out: Path) -> None:
         if held:
             raise InvalidValue(f"out={out} already holds {', '.join(held)}: choose another folder")
         out.mkdir(parents=True, exist_ok=True)
-        with open(out / MARK, "x") as mark:
-            mark.write("a run was started here, and has not ended\n")
+        (out / MARK).touch(exist_ok=False)
+        try:
+            (out / MARK).write_text("a run was started here, and has not ended\n")
+        except OSError:
+            release_claim(out)
+            raise
     except OSError as error:
         raise InvalidValue(f"out={out} cannot be written: {error.strerror}") from None
 
@@ -90,16 +95,24 @@ def load(out: "str | os.PathLike[str]") -> Result:
         result = Result.model_validate_json(text)
         tensors = load_file(folder / "model.safetensors")
         x = np.concatenate([tensors[name].reshape(-1) for name in result.parameters])
-    except (OSError, UnicodeDecodeError, ValidationError, SafetensorError, KeyError) as error:
-        reason = str(error).splitlines()[0]
+    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise DataError(
-            f"{folder} does not hold a run that this version can read: {reason}"
+            f"{folder} does not hold a run that this version can read: {_reason(error)}"
         ) from None
     if len(x) != result.dimension:
         raise DataError(
             f"{folder}: the model has {len(x)} parameters where the result says {result.dimension}"
         )
     return result.model_copy(update={"x": x})
+
+
+def _reason(error: Exception) -> str:
+    """Why a file could not be read, in a few words."""
+    if isinstance(error, ValidationError):
+        return first_sentence(error)
+    if isinstance(error, KeyError):
+        return f"{error.args[0]} is missing"
+    return str(error).splitlines()[0]
 
 
 def _named(result: Result) -> dict[str, Any]:

@@ -67,6 +67,7 @@ LEARNING, DATA, PRIVACY, SIMULATION = (
     "Simulation",
 )
 _promise = lru_cache(Promise)  # the same for all runs of a sweep
+SAME_CLIP = "clip and clip_norm are the same: give one of the two"
 MOST_ITERATIONS = 10**8
 MOST_CLIENTS = 10**6
 
@@ -154,7 +155,7 @@ class Common(BaseModel):
             return values
         values = dict(values)
         if "clip_norm" in values:
-            require("clip" not in values, "clip and clip_norm are the same: give one of the two")
+            require("clip" not in values, SAME_CLIP)
             values["clip"] = values.pop("clip_norm")
         options = dict(values.pop("options", None) or {})
         for name, option in algorithm_options().items():
@@ -215,7 +216,8 @@ class Settings(Common):
     eta: float | None = flag(
         None,
         LEARNING,
-        "step size (default: 1/L where L is public, else the task's learning rate)",
+        "step size (default: 1/L where L is public, 1/(L + prox) with a proximal term; else the "
+        "task's learning rate)",
     )
     gamma: float = flag(1.0, LEARNING, "server step: x becomes x + gamma * mean release")
     batch: int | Literal["full"] | None = flag(
@@ -294,7 +296,7 @@ class Settings(Common):
             require(count in (None, "full") or count >= 1, f"{name}={count} is not >= 1")
         require(
             (self.iterations or 1) <= MOST_ITERATIONS,
-            f"iterations={self.iterations} is more than {MOST_ITERATIONS:,}",
+            f"iterations={self.iterations} is more than {MOST_ITERATIONS:,}: give fewer",
         )
 
     def _check_schedule(self) -> None:
@@ -384,7 +386,7 @@ class Settings(Common):
         rate = self._sampling_rate(facts)
         answers = {
             "sampling_rate": rate,
-            "eta": self.eta or facts.eta,
+            "eta": self.eta or facts.step_size(self.proximal),
             "iterations": self.iterations or facts.iterations,
             "clients": facts.clients,
             "batch": facts.batch if facts.batch and rate is None else "full",
@@ -402,6 +404,11 @@ class Settings(Common):
         batch = facts.batch if self.batch is None and self.sampling_rate is None else None
         if self.unit == "client" or batch is None:
             return self.sampling_rate
+        require(
+            facts.sizes is not None,
+            f"unit=record with task={facts.task}: one sampling rate that makes batch={batch} on "
+            "average needs the number of records of every client; give sampling_rate",
+        )
         return min(1.0, batch * facts.clients / max(sum(facts.sizes or ()), 1))
 
 
@@ -481,7 +488,7 @@ def read_config(path: "str | os.PathLike[str]") -> dict[str, Any]:
         raise InvalidValue(f"config={place}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{place} is not TOML: {error}") from None
-    known = [*Settings.model_fields, *algorithm_options(), "clip_norm", "name"]
+    known = {*Settings.model_fields, *algorithm_options(), "clip_norm", "name"} - {"options"}
     for name, value in document.items():
         if name not in known:
             raise InvalidValue(f"{place}: {unknown_setting(name, Settings)}")
@@ -491,5 +498,6 @@ def read_config(path: "str | os.PathLike[str]") -> dict[str, Any]:
             )
     document.pop("name", None)
     if "clip_norm" in document:
+        require("clip" not in document, f"{place}: {SAME_CLIP}")
         document["clip"] = document.pop("clip_norm")
     return {name: tuple(v) if isinstance(v, list) else v for name, v in document.items()}

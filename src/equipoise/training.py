@@ -44,7 +44,8 @@ def train(
     **values: Any,
 ) -> Result:
     """Train in this process: ``train(task="breast-cancer", epsilon=2, clip=1, ...)``, with the
-    keywords of the command; or from Settings, or from a Plan.
+    keywords of the command; or from Settings, or from a Plan (with anyway=True also from one that
+    says not to).
 
     `watch(rounds, total)` may wrap the iterator of rounds, to show progress.
     """
@@ -89,6 +90,7 @@ def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepare
 
 
 def _settings(settings: "Settings | Plan | None", values: dict[str, Any]) -> Settings:
+    anyway = bool(values.pop("anyway", False))
     require(
         settings is None or not values,
         f"settings and {', '.join(values)}: say it in one of the two",
@@ -99,7 +101,7 @@ def _settings(settings: "Settings | Plan | None", values: dict[str, Any]) -> Set
         own = values.get("task")
         name = own.name if isinstance(own, Task) else own
         return Settings.of(**{**values, "task": name} if own is not None else values)
-    return settings if isinstance(settings, Settings) else settings.to_train()
+    return settings if isinstance(settings, Settings) else settings.to_train(anyway)
 
 
 def account_of(run: Run, facts: Facts, schedule: Schedule) -> Account:

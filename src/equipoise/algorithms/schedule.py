@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from equipoise.errors import require
+from equipoise.errors import InvalidValue, require
 from equipoise.seeds import stream
 
 if TYPE_CHECKING:
@@ -24,21 +24,25 @@ def periodic(iterations: int, local_steps: int) -> Schedule:
     require(iterations >= 1, f"iterations={iterations} is not >= 1")
     require(local_steps >= 1, f"local_steps={local_steps} is not >= 1")
     if iterations % local_steps:
-        small = [n for n in range(1, math.isqrt(iterations) + 1) if iterations % n == 0]
-        divisors = [*small, *(iterations // n for n in small)]
-        below = max((n for n in divisors if n < local_steps), default=None)
-        above = min((n for n in divisors if n > local_steps), default=None)
-        nearest = (
-            f"divisors are {below} and {above}"
-            if below and above
-            else f"divisor is {below or above}"
-        )
-        require(
-            False,
+        raise InvalidValue(
             f"local_steps={local_steps} does not divide iterations={iterations}: the nearest "
-            f"{nearest}",
+            + _nearest(iterations, local_steps)
         )
     return (local_steps,) * (iterations // local_steps)
+
+
+def _nearest(iterations: int, local_steps: int) -> str:
+    divisors = divisors_of(iterations)
+    below = max((n for n in divisors if n < local_steps), default=None)
+    above = min((n for n in divisors if n > local_steps), default=None)
+    if below and above:
+        return f"divisors are {below} and {above}"
+    return f"divisor is {below or above}"
+
+
+def divisors_of(number: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small)})
 
 
 def coin(iterations: int, p: float, seed: int) -> Schedule:

@@ -15,13 +15,19 @@ def with_config(words: list[str]) -> list[str]:
     path = _value(words, "--config")
     if path is None:
         return words
-    given = {word.partition("=")[0] for word in words}
+    given = {flag_of(word) for word in words}
     added: list[str] = []
     for name, value in read_config(path).items():
         flag = "--" + name.replace("_", "-")
         if flag not in given:
             added += _words(flag, value)
     return [*words, *added]
+
+
+def flag_of(word: str) -> str:
+    """The flag that a word of the command is, by its one spelling: --local_steps=4 is
+    --local-steps."""
+    return word.partition("=")[0].replace("_", "-")
 
 
 def _value(words: list[str], flag: str) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 from pydantic import ValidationError
 
-from equipoise.cli.config import with_config
+from equipoise.cli.config import flag_of, with_config
 from equipoise.cli.console import fail
 from equipoise.cli.data import data
 from equipoise.cli.plan import plan
@@ -62,9 +62,11 @@ def _unknown_flag(words: list[str]) -> str | None:
     """The first flag that the command does not have, and the one that may be meant: a mistyped flag
     must not be told as a missing one."""
     names, apps, rest = app.parse_commands(words)
+    if apps[-1].default_command is None:  # no such command: that is said instead
+        return None
     known = _flags(apps[-1])
     for word in rest:
-        flag = word.partition("=")[0]
+        flag = flag_of(word)
         if flag.startswith("--") and flag not in known:
             near = near_setting(flag[2:], [name[2:].replace("-", "_") for name in known])
             hint = f": did you mean --{near.replace('_', '-')}?" if near else ""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Group
@@ -17,7 +17,9 @@ from equipoise.cli.console import Json, errors, say
 from equipoise.cli.report import STORE
 from equipoise.cli.text import as_text, best_table, found_table, toml_text
 from equipoise.errors import require
-from equipoise.sweeps.grid import Grid
+
+if TYPE_CHECKING:
+    from equipoise.sweeps.grid import Grid
 
 SHOWN_EVERY = 10.0  # seconds, where there is no terminal
 TRIALS = 3  # of the paper's grid
@@ -89,7 +91,7 @@ def sweep(
         raise SystemExit(1)
 
 
-def _swept(runs: Grid, store: Path, workers: int, retry: bool) -> tuple[dict[str, Any], str]:
+def _swept(runs: "Grid", store: Path, workers: int, retry: bool) -> tuple[dict[str, Any], str]:
     from equipoise.sweeps.run import errors_of, failures_of
     from equipoise.sweeps.sweep import sweep as run_grid
 
@@ -111,7 +113,7 @@ def _swept(runs: Grid, store: Path, workers: int, retry: bool) -> tuple[dict[str
     return document, as_text(best()) + end
 
 
-def _searched(runs: Grid, store: Path, workers: int, retry: bool) -> tuple[dict[str, Any], str]:
+def _searched(runs: "Grid", store: Path, workers: int, retry: bool) -> tuple[dict[str, Any], str]:
     from equipoise.sweeps.search import search as run_search
 
     answers: list[Any] = []

@@ -1,4 +1,5 @@
-"""`report`: a store in, figures, tables and a page out, with the paper's observations checked on it."""
+"""`report`: a store in, figures, tables and a page out, with the paper's observations checked on
+it."""
 
 import os
 from pathlib import Path
@@ -10,5 +11,7 @@ from equipoise.reports.writing import Summary, write_report
 def report(
     store: "str | os.PathLike[str]" = "sweep.sqlite", out: "str | os.PathLike[str]" = "report"
 ) -> Summary:
-    """Write the report of a store into a folder; its files, its table of best settings, its notes."""
+    """Write the report of a store into a folder; its files, its table of best settings, its
+    notes.
+    """
     return write_report(Path(store), Path(out), PAPER)

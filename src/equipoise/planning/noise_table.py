@@ -3,6 +3,7 @@
 import math
 from importlib.metadata import version
 
+from equipoise.algorithms.schedule import divisors_of
 from equipoise.facts import Facts
 from equipoise.planning.bounds import trainability
 from equipoise.planning.plan import NoiseLevel, Plan, Prediction, Question
@@ -17,7 +18,7 @@ def plan_noise(
     T = question.iterations or facts.iterations
     nu2 = _nu2(question, facts, epsilon)
     levels = []
-    for tau in (tau for tau in range(1, T + 1) if T % tau == 0):
+    for tau in divisors_of(T):
         run = _run(question, facts, epsilon, T, tau, C)
         sigma = run.mechanism.events(run, facts, (tau,) * (T // tau))[0].sigma
         client_sigma = promise.client_sigma(sigma, facts.clients)

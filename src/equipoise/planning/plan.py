@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from equipoise.errors import InvalidValue, require
 from equipoise.planning.question import Question, Verdict
 from equipoise.privacy.promise import Promise, Unit
-from equipoise.result import PublicOnly
+from equipoise.result import PublicOnly, check_format
 from equipoise.settings import Real, Settings
 
 __all__ = ["Changes", "NoiseLevel", "Option", "Plan", "Prediction", "Question", "Verdict"]
@@ -107,7 +107,10 @@ class Plan(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read(cls, document: Any) -> Any:
-        old = isinstance(document, dict) and "promise" not in document and "plan" in document
+        if not isinstance(document, dict):
+            return document
+        check_format(document)
+        old = "promise" not in document and "plan" in document
         return _from_format_0(document) if old else document
 
     @property
@@ -131,13 +134,13 @@ class Plan(BaseModel):
         `anyway`."""
         require(
             anyway or self.verdict != "do not train",
-            f"the plan says: do not train, since {self.reason}; to train all the same, add "
-            "--anyway (in Python: train(plan.settings))",
+            f"the plan says: do not train, since {self.reason}; --anyway (in Python: anyway=True) "
+            "trains all the same",
         )
         if self.settings is None:
             raise InvalidValue(
-                "this plan holds no settings to train with: it was made from constants, or for an "
-                "unknown model"
+                "this plan holds no settings to train with: it was made from constants alone, or "
+                "for a model on which nothing can be tried; give train the settings instead"
             )
         return self.settings
 

@@ -151,9 +151,12 @@ def _both_units(question: Question, public: Public, epsilon: float) -> Plan:
 
 
 def _winners(problem: PlanningProblem, question: Question) -> dict[str, Trial]:
+    groups = problem.groups(question)
+    for candidates in groups.values():  # what training would refuse is not tried first
+        settings_of(candidates[0], problem.promise, task=problem.facts.task)
     return {
         origin: race(candidates, problem.try_out, problem.stages)
-        for origin, candidates in problem.groups(question).items()
+        for origin, candidates in groups.items()
     }
 
 

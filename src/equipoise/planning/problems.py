@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from equipoise.algorithms import algorithm_spec
+from equipoise.algorithms.algorithm import Options
+from equipoise.algorithms.schedule import divisors_of
 from equipoise.facts import Facts
 from equipoise.planning.bounds import trainability
 from equipoise.planning.candidates import Candidate, smallest
@@ -97,9 +99,11 @@ class ClientProblem:
         r0 = float((self.surrogate.best - self.surrogate.x0).norm())
         clips = [question.clip] if question.clip else [r0 / 2**j for j in range(1, 6)]
         gammas = [question.gamma] if question.gamma else _gammas(question)
-        etas = [1 / self.surrogate.L, 0.25 / self.surrogate.L]
         few = 3 if self.surrogate.large else seeds
         options = question.options_of(algorithm)
+        L = self.surrogate.L
+        bent = L + algorithm_spec(algorithm).proximal(options)
+        etas = list(dict.fromkeys((1 / L, 1 / bent, 0.25 / bent)))  # a round of one step needs 1/L
         what = Screen(algorithm, options, etas, _paces(question), clips, gammas, noise, few)
         return screen(self.surrogate, what)
 
@@ -168,8 +172,7 @@ def _paces(question: Question) -> list[tuple[int, list[int]]]:
     """Local steps, and the numbers of rounds to try with each."""
     T = question.iterations
     if T:
-        divisors = [tau for tau in range(1, T + 1) if T % tau == 0]
-        return [(tau, [T // tau]) for tau in divisors if T // tau <= MOST_ROUNDS]
+        return [(tau, [T // tau]) for tau in divisors_of(T) if T // tau <= MOST_ROUNDS]
     return [(tau, [K for K in ROUNDS if K * tau <= LONGEST]) for tau in PACES]
 
 
@@ -212,9 +215,8 @@ class RecordProblem:
 
     def groups(self, question: Question) -> dict[str, list[Candidate]]:
         """By place of the noise, algorithm and local steps."""
-        T, surrogate = question.iterations, self.surrogate
-        etas = [2 / (surrogate.L + surrogate.mu), 0.5 / surrogate.L]
-        paces = [tau for tau in range(1, T + 1) if T % tau == 0] if T else list(RECORD_PACES)
+        T = question.iterations
+        paces = divisors_of(T) if T else list(RECORD_PACES)
         groups = {}
         for place in question.mechanisms:
             for algorithm in _algorithms(question, place):
@@ -222,13 +224,19 @@ class RecordProblem:
                 for tau in paces:
                     plans = [
                         Candidate(algorithm, eta, tau, K, C, 1.0, place.noise_in, options)
-                        for eta in etas
+                        for eta in self._etas(algorithm, options)
                         for K in _rounds(T, tau, place)
                         for C in self._clips(question, place)
                     ]
                     if plans:
                         groups[f"{place.noise_in}, {algorithm}, tau = {tau}"] = plans
         return groups
+
+    def _etas(self, algorithm: str, options: Options) -> list[float]:
+        """The longest step that contracts, and a short one."""
+        bend = algorithm_spec(algorithm).proximal(options)
+        L, mu = self.surrogate.L + bend, self.surrogate.mu + bend
+        return [2 / (L + mu), 0.5 / L]
 
     def _clips(self, question: Question, place: Mechanism) -> list[float]:
         bound = self.facts.gradient_bound or math.inf
@@ -271,7 +279,8 @@ class RecordProblem:
         """The smallest epsilon, and the smallest number of records of a client."""
         # One place for the noise and one pace are enough to tell.
         first, *_ = self.groups(question).values()
-        short = [c for c in first if c.eta * self.surrogate.L > 1 and c.iterations <= 64]
+        longest = max(candidate.eta for candidate in first)
+        short = [c for c in first if c.eta == longest and c.iterations <= 64]
         candidates = short or first[:4]
 
         def worth(records: float) -> bool:

@@ -28,8 +28,7 @@ def judge(
             return (
                 "public data alone is as good",
                 f"{leaves}, but a model trained on the {alone.records} public records alone has "
-                f"test "
-                f"loss {alone.test_loss:.3g} against {loss:.3g}",
+                f"test loss {alone.test_loss:.3g} against {loss:.3g}",
             )
     if _no_better(predicted, untrained):
         return (

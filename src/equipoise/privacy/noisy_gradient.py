@@ -1,6 +1,7 @@
 """Noise in every local gradient: what makes local steps private for one record, whatever is done
 with them afterwards."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,7 +44,7 @@ class NoisyGradient:
 
     rates      the sampling rate of each client
     sigma      of the noise in the sum; one number, or one for each client [clients, 1]
-    C  C, of each record's gradient
+    C          the clip of each record's gradient
 
     A record is in the sample by a secret coin of its own, so neither the sample nor its size is
     known to anybody.
@@ -64,17 +65,24 @@ class NoisyGradient:
                 )
 
     def __call__(self, x: Tensor, t: int) -> Tensor:
-        """The private gradient of every client at its x [..., clients, d], at local step t."""
+        """The private gradient of every client at its x [..., clients, d], at local step t; of one
+        client alone at x [d]."""
         draw = int(2**52 * self.noise.uniforms(_DRAWS + t, (1, 1)).flat[0])
         total = self.clients.clipped_sum(x, self._sample(x, t), self.C, draw).double()
         if torch.as_tensor(self.sigma).any():
             total = total + self.sigma * torch.tensor(self.noise.normals(t + 1, tuple(total.shape)))
         expected = [size * rate for size, rate in zip(self.clients.sizes, self.rates, strict=True)]
-        mean = total / torch.tensor(expected, dtype=torch.float64).unsqueeze(-1)
+        mean = total / _column(expected, x)
         return mean.to(x.dtype) + self.clients.regulariser(x)
 
     def _sample(self, x: Tensor, t: int) -> Tensor | None:
         if all(rate == 1 for rate in self.rates):
             return None
         coins = torch.tensor(self.noise.uniforms(t + 1, (*x.shape[:-1], max(self.clients.sizes))))
-        return coins < torch.tensor(self.rates, dtype=torch.float64).unsqueeze(-1)
+        return coins < _column(self.rates, x)
+
+
+def _column(numbers: Sequence[float], x: Tensor) -> Tensor:
+    """A number for each client, against x [..., clients, d], or against [d] of one client alone."""
+    column = torch.tensor(numbers, dtype=torch.float64)
+    return column.unsqueeze(-1) if x.dim() > 1 else column

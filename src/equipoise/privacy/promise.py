@@ -72,8 +72,7 @@ class Promise:
             require(
                 self.colluding is None,
                 f"colluding={self.colluding} has no meaning under trust=local, where each client "
-                f"adds "
-                "the whole noise: leave it out, or choose trust=secure-aggregation",
+                "adds the whole noise: leave it out, or choose trust=secure-aggregation",
             )
             return
         colluding = 1 if self.colluding is None else self.colluding
@@ -86,8 +85,7 @@ class Promise:
         require(
             clients - (self.colluding or 0) >= 1,
             f"clients={clients} less colluding={self.colluding} leaves nobody whose noise "
-            f"protects: "
-            "add clients, lower colluding, or choose trust=local",
+            "protects: add clients, lower colluding, or choose trust=local",
         )
 
     @property

@@ -34,8 +34,9 @@ class Stability:
         most = 2 / (self.L + self.mu)
         require(
             0 < self.eta <= most * (1 + 1e-12),
-            f"eta={self.eta:g} is more than 2/(L + mu) = {most:g}: beyond it local steps do not "
-            "contract, and the bound on one record's influence does not hold; lower eta",
+            f"eta={self.eta:g} is more than 2/(L + mu) = {most:g}, with L = {self.L:g} and mu = "
+            f"{self.mu:g} of the local loss: beyond it local steps do not contract, and the bound "
+            "on one record's influence does not hold; lower eta",
         )
         require(self.gradient_bound < math.inf, "one record's gradient has no bound: give a clip")
         require(

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from equipoise.algorithms.catalogue import algorithm_options
+from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import DataError, InvalidValue, require
-from equipoise.settings import MOST_ITERATIONS, Settings, near_setting
+from equipoise.settings import MOST_ITERATIONS, SAME_CLIP, Settings, near_setting
 
 SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "schedule", "options"}
 KNOWN = {"name", "seeds", "clip_norm", *Settings.model_fields, *algorithm_options()} - SET_BY_SWEEPS
@@ -78,10 +79,7 @@ def _known(document: dict[str, Any]) -> dict[str, Any]:
             near = near_setting(key, sorted(KNOWN))
             hint = f"did you mean {near}?" if near else "leave it out"
             raise InvalidValue(f"{key} is no key of a sweep: {hint}")
-    require(
-        not {"clip", "clip_norm"} <= {*document},
-        "clip and clip_norm are the same: give one of the two",
-    )
+    require(not {"clip", "clip_norm"} <= {*document}, SAME_CLIP)
     return {"clip" if key == "clip_norm" else key: value for key, value in document.items()}
 
 
@@ -140,9 +138,4 @@ def _local_steps(document: dict[str, Any], iterations: Any) -> list[int]:
     require(
         iterations is not None, 'local_steps = "divisors" needs iterations, whose divisors they are'
     )
-    return divisors(iterations)
-
-
-def divisors(number: int) -> list[int]:
-    small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
+    return divisors_of(iterations)

@@ -14,16 +14,15 @@ from equipoise.settings import Run, Settings
 NUMBERS = 1  # the version of the arithmetic: raise it when the numbers change that a run gives
 
 
+_UNSET = Settings.model_construct().model_dump(mode="json")
+_DEFAULTS = {**dict.fromkeys(Settings.model_fields), **_UNSET}
+
+
 @lru_cache(maxsize=2**14)
 def run_key(run: Run, data: str) -> str:
     """The key of a run on data with this fingerprint."""
-    defaults = {name: field.get_default() for name, field in Settings.model_fields.items()}
     document = run.model_dump(mode="json")
-    given = {
-        name: value
-        for name, value in document.items()
-        if getattr(run, name) != defaults[name] and value != {}
-    }
+    given = {name: value for name, value in document.items() if value != _DEFAULTS.get(name)}
     return _digest({"run": given, "data": data, "numbers": NUMBERS})
 
 

@@ -1,7 +1,7 @@
 """`sweep`: a grid in, a filled store out."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ NOTICE = (
 )
 NAMED_GRIDS = {"paper": paper_grid}
 """Grids by name; others come from files."""
+
+Watch = Callable[[Iterable[Progress]], Iterable[Progress]]
 
 
 class Swept(NamedTuple):
@@ -39,19 +41,20 @@ def sweep(
     workers: int = 1,
     retry: bool = False,
     simulate: bool = False,
+    watch: Watch = lambda steps: steps,
     **values: Any,
 ) -> Swept:
     """Run what is not in the store yet: ``sweep(task="breast-cancer", epsilon=[1, 2], clip=1,
     ...)``, or ``sweep("grid.toml")``, or ``sweep("paper", task="femnist")``, as the command does.
 
+    `watch` may wrap the iterator of progress, to show it.
+
     Several workers are processes that import the calling script again: keep the call under
     ``if __name__ == "__main__":``.
     """
     runs = grid_of(what, simulate=simulate, **values)
-    progress = None
-    for progress in run_grid(runs.name, runs.cells, Path(store), workers, retry):  # noqa: B007
-        pass
-    assert progress is not None, "a sweep says where it stands before it begins"
+    require(workers >= 1, f"workers={workers} is not >= 1")
+    *_, progress = watch(run_grid(runs.name, runs.cells, Path(store), workers, retry))
     return Swept(progress.done, progress.failed, progress.total, Path(store))
 
 

@@ -113,25 +113,34 @@ def _column(where: str, name: str, entry: Any) -> Column:
         raise DataError(f"{where}: give either low and high, or categories")
     fill = None if "fill" not in entry else _text(entry["fill"])
     if "categories" in entry:
-        if not isinstance(entry["categories"], list):
-            raise DataError(f"{where}: categories={entry['categories']!r} is not a list of values")
-        categories = tuple(_text(value) for value in entry["categories"])
-        if len(categories) < 2 or len(set(categories)) < len(categories):
-            raise DataError(
-                f"{where}: categories={list(categories)} needs two or more different values"
-            )
-        if fill is not None and fill not in categories:
-            raise DataError(f"{where}: fill={fill!r} is not one of its categories")
-        return Column(name, categories=categories, fill=fill)
+        return Column(name, categories=_categories(where, entry["categories"], fill), fill=fill)
+    low, high = _limits(where, entry, fill)
+    return Column(name, low, high, fill=fill)
+
+
+def _categories(where: str, values: Any, fill: str | None) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise DataError(f"{where}: categories={values!r} is not a list of values")
+    categories = tuple(_text(value) for value in values)
+    if len(categories) < 2 or len(set(categories)) < len(categories):
+        raise DataError(
+            f"{where}: categories={list(categories)} needs two or more different values"
+        )
+    if fill is not None and fill not in categories:
+        raise DataError(f"{where}: fill={fill!r} is not one of its categories")
+    return categories
+
+
+def _limits(where: str, entry: dict[str, Any], fill: str | None) -> tuple[float, float]:
     low, high = (_limit(entry.get(end)) for end in ("low", "high"))
     if not (low < high and abs(low) < LARGEST and abs(high) < LARGEST):
         raise DataError(
-            f"{where}: low={low} and high={high} are not two numbers with low < high: fill in "
-            f"what is publicly known"
+            f"{where}: low={low} and high={high} are not two numbers with low < high: fill in what "
+            "is publicly known"
         )
     if fill is not None and not low <= _number(fill) <= high:
         raise DataError(f"{where}: fill={fill} is not between low={low} and high={high}")
-    return Column(name, low, high, fill=fill)
+    return low, high
 
 
 def _text(value: Any) -> str:

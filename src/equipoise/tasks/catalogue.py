@@ -39,8 +39,7 @@ def task_spec(name: str) -> TaskSpec:
     suggestion = f"; did you mean {near[0]}?" if near else ""
     raise InvalidValue(
         f"task={name!r} is unknown: the tasks are {', '.join(sorted(TASKS))}, or a Python file "
-        f"that "
-        f"defines one{suggestion}"
+        f"that defines one{suggestion}"
     )
 
 
@@ -50,7 +49,7 @@ def load_task(name: str, options: TaskOptions) -> Task:
 
 
 def load_client(name: str, options: TaskOptions, client: int) -> Task:
-    """The task with one client alone: gradients, minibatches and secret samples as among all.
+    """The task with one client alone: gradients and minibatches as among all.
 
     Where every client has files of its own, those of the others are not opened.
     """
@@ -126,7 +125,6 @@ def _check_overlap(options: TaskOptions) -> None:
             require(
                 before is None,
                 f"{path} is given twice, as {before} and as {role}: a file is one client's, or "
-                f"public, "
-                "once",
+                "public, once",
             )
             places[Path(path).resolve()] = role

@@ -202,24 +202,33 @@ def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
 def _read_cells(path: str, names: list[str]) -> dict[str, list[str]]:
     """The named columns of a file, as text; the file must have these columns and no others, in any
     order."""
-    header, rows = (_read_parquet if Path(path).suffix in (".parquet", ".pq") else _read_csv)(path)
-    missing, extra = [n for n in names if n not in header], [n for n in header if n not in names]
-    if len(header) == 1 < len(names) and ";" in header[0]:
-        raise DataError(f"{path} looks separated by semicolons: save it with commas")
-    if missing or extra or len(set(header)) < len(header):
-        said = [f"lacks {', '.join(missing)}"] * bool(missing) + [
-            f"has {', '.join(extra)} besides"
-        ] * bool(extra)
-        raise DataError(
-            f"{path} does not have the columns of the bounds file: it "
-            f"{' and '.join(said) or 'repeats a column'}"
-        )
+    read = _read_parquet if Path(path).suffix in (".parquet", ".pq") else _read_csv
+    header, rows = read(path)
+    _check_header(path, header, names)
     if not rows:
         raise DataError(
             f"{path} has a header and no records: a client without records cannot take part"
         )
-    where = {name: header.index(name) for name in names}
-    return {name: [row[at] if at < len(row) else "" for row in rows] for name, at in where.items()}
+    return {name: _cells_at(rows, header.index(name)) for name in names}
+
+
+def _cells_at(rows: list[list[str]], place: int) -> list[str]:
+    return [row[place] if place < len(row) else "" for row in rows]
+
+
+def _check_header(path: str, header: list[str], names: list[str]) -> None:
+    if len(header) == 1 < len(names) and ";" in header[0]:
+        raise DataError(f"{path} looks separated by semicolons: save it with commas")
+    wrong = []
+    if missing := [name for name in names if name not in header]:
+        wrong.append(f"lacks {', '.join(missing)}")
+    if extra := [name for name in header if name not in names]:
+        wrong.append(f"has {', '.join(extra)} besides")
+    if wrong or len(set(header)) < len(header):
+        raise DataError(
+            f"{path} does not have the columns of the bounds file: it "
+            f"{' and '.join(wrong) or 'repeats a column'}"
+        )
 
 
 def _read_csv(path: str) -> tuple[list[str], list[list[str]]]:

@@ -25,34 +25,14 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        for name, part in module.named_modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm):
-                raise UnsafeModel(
-                    f"layer {name or 'model'} is a batch norm: its statistics would leave a "
-                    f"client without clip and noise; "
-                    "use nn.GroupNorm instead"
-                )
-        for name, _ in module.named_buffers():
-            raise UnsafeModel(
-                f"buffer {name} is not a parameter, so what it learns would leave a client "
-                f"without clip and noise; "
-                "make it a parameter, or compute it where it is used if it is constant"
-            )
+        _check_buffers(module)
         trainable = {
             name: parameter
             for name, parameter in module.named_parameters()
             if parameter.requires_grad
         }
-        if not trainable:
-            raise UnsafeModel("the model has no parameter to train")
-        kinds = {parameter.dtype for parameter in trainable.values()}
-        if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
-            said = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
-            raise UnsafeModel(
-                f"the parameters are {said}: clip and noise need float32 or float64 throughout"
-            )
+        self.dtype = _dtype(trainable)
         self._module = module
-        (self.dtype,) = kinds
         self._trainable = trainable
         self.shapes = {name: tuple(parameter.shape) for name, parameter in trainable.items()}
         self.dimension = sum(parameter.numel() for parameter in trainable.values())
@@ -157,3 +137,32 @@ def named_tensors(x: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Te
     return {
         name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
+
+
+def _check_buffers(module: nn.Module) -> None:
+    """Refuse what would learn outside the parameters."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            raise UnsafeModel(
+                f"layer {name or 'model'} is a batch norm: its statistics would leave a client "
+                "without clip and noise; use nn.GroupNorm instead"
+            )
+    for name, _ in module.named_buffers():
+        raise UnsafeModel(
+            f"buffer {name} is not a parameter, so what it learns would leave a client without "
+            "clip and noise; make it a parameter, or compute it where it is used if it is "
+            "constant"
+        )
+
+
+def _dtype(trainable: dict[str, nn.Parameter]) -> torch.dtype:
+    """The one precision of all parameters."""
+    if not trainable:
+        raise UnsafeModel("the model has no parameter to train")
+    kinds = {parameter.dtype for parameter in trainable.values()}
+    if len(kinds) > 1 or not kinds <= {torch.float32, torch.float64}:
+        names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+        raise UnsafeModel(
+            f"the parameters are {names}: clip and noise need float32 or float64 throughout"
+        )
+    return kinds.pop()

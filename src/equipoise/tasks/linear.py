@@ -180,11 +180,12 @@ class LinearClients:
         return self.link.error(outputs, targets, weights)
 
     def alone(self, client: int) -> Self:
+        size = max(self.sizes[client], 1)  # without the padding that longer tables need
         return replace(
             self,
-            features=self.features[client],
-            targets=self.targets[client],
-            weights=self.weights[client],
+            features=self.features[client, :size],
+            targets=self.targets[client, :size],
+            weights=self.weights[client, :size],
             sizes=self.sizes[client : client + 1],
             minibatches=self.minibatches.alone(client)
             if isinstance(self.minibatches, Minibatches)

@@ -186,8 +186,7 @@ class ModelClients:
         if self.model.mixes(examples):
             raise UnsafeModel(
                 "an example's output depends on the other examples of its batch, so one record's "
-                "gradient cannot be clipped by "
-                "itself; change the model, or use unit=client"
+                "gradient cannot be clipped by itself; change the model, or use unit=client"
             )
         try:
             layout = self.model.layout(examples)

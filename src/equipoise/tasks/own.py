@@ -226,12 +226,12 @@ def _check_examples(
                 torch.autograd.grad(loss(model.training(free, inputs, 0), targets).sum(), free)
         except Exception as error:  # whatever a user's code raises
             raise InvalidValue(
-                f"the model and loss fail on examples shaped like the clients': "
+                "the model and loss fail on examples shaped like the clients': "
                 f"{_first_line(error)}"
             ) from None
         require(
             not said,
-            f"the model and loss warn on examples shaped like the clients': "
+            "the model and loss warn on examples shaped like the clients': "
             f"{said[0].message if said else ''}",
         )
         require(

@@ -29,7 +29,7 @@ class QuadraticClients:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        return (1,) * len(self.A)
+        return (1,) * (self.A.shape[-3] if self.A.dim() > 2 else 1)
 
     @property
     def minimiser(self) -> Tensor:

@@ -221,8 +221,8 @@ class Task:
 
     def facts(self, unit: Unit) -> Facts:
         """What everybody may know; sizes where they are public, as they are if the unit is a
-        record."""
-        public = self.sizes_public or unit == "record"
+        record. One client alone knows only its own."""
+        public = self.number is None and (self.sizes_public or unit == "record")
         return Facts(
             self.name,
             self.number or len(self.clients.sizes),

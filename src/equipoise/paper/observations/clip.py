@@ -148,10 +148,10 @@ def acts_early(case: Case, algorithm: str) -> Findings:
     early, late = (difference(list(shares)) for shares in zip(*by_trial, strict=True))
     yield Finding(
         "8",
-        f"Clipping acts only early: some messages are clipped in the first third of the rounds, "
+        "Clipping acts only early: some messages are clipped in the first third of the rounds, "
         f"under {SELDOM:g} in the last",
         "",
-        f"mean share clipped over all private runs of three rounds or more, by trial; the last "
+        "mean share clipped over all private runs of three rounds or more, by trial; the last "
         f"third against {SELDOM:g}",
         f"first third {early.mean:.2f}, last third {late.mean:.2f} [{late.low:.2f}, "
         f"{late.high:.2f}]",

@@ -1,6 +1,6 @@
 """Every mechanism: what is noised, for which unit, by which rule, and what that costs."""
 
-from equipoise.errors import InvalidValue, require
+from equipoise.errors import InvalidValue
 from equipoise.paper import lemma1
 from equipoise.privacy.mechanisms import (
     client_message,
@@ -25,22 +25,36 @@ MECHANISMS: dict[tuple[Unit, NoiseIn, str], Mechanism] = {
 
 
 def mechanism(unit: Unit, noise_in: NoiseIn | None = None, rule: str = EXACT) -> Mechanism:
-    """The mechanism for a unit: the first listed, unless the place of the noise and the rule are given."""
-    rules = sorted({m.rule for m in MECHANISMS.values()})
-    require(rule in rules, f"noise_rule={rule!r} is not one of {', '.join(rules)}")
-    fitting = [m for m in MECHANISMS.values() if (m.unit, m.rule) == (unit, rule)]
-    others = ", ".join(sorted({m.rule for m in MECHANISMS.values() if m.unit == unit}))
-    require(
-        bool(fitting), f"noise_rule={rule} with unit={unit}: it has no meaning there; use {others}"
-    )
+    """The mechanism for a unit: the first listed, unless the place of the noise and the rule are
+    said."""
+    rules = dict.fromkeys(m.rule for m in MECHANISMS.values())
+    if rule not in rules:
+        raise InvalidValue(f"noise_rule={rule!r} is not one of {', '.join(rules)}")
+    fitting = [m for m in MECHANISMS.values() if m.unit == unit and m.rule == rule]
+    if not fitting:
+        home = next(m.unit for m in MECHANISMS.values() if m.rule == rule)
+        raise InvalidValue(
+            f"noise_rule={rule} with unit={unit}: it belongs to unit={home}; leave it out"
+        )
     for candidate in fitting:
         if noise_in in (None, candidate.noise_in):
             return candidate
-    places = ", ".join(m.noise_in for m in fitting)
-    known = noise_in in {m.noise_in for m in MECHANISMS.values()}
-    why = "it belongs to another unit" if known else "there is no such place"
-    raise InvalidValue(
-        f"noise_in={noise_in} with unit={unit}: {why}; leave it out, or choose {places}"
+    raise InvalidValue(_no_such_place(unit, noise_in, rule))
+
+
+def _no_such_place(unit: Unit, noise_in: NoiseIn | None, rule: str) -> str:
+    homes = {m.unit for m in MECHANISMS.values() if m.noise_in == noise_in}
+    places = ", ".join(m.noise_in for m in MECHANISMS.values() if (m.unit, m.rule) == (unit, rule))
+    if not homes:
+        return f"noise_in={noise_in}: there is no such place; leave it out, or choose {places}"
+    if unit not in homes:
+        return (
+            f"noise_in={noise_in} with unit={unit}: it belongs to unit={homes.pop()}; leave it "
+            f"out, or choose {places}"
+        )
+    return (
+        f"noise_in={noise_in} with noise_rule={rule}: this rule has no noise there; leave it out, "
+        f"or choose {places}"
     )
 
 

@@ -45,8 +45,10 @@ class Mechanism(Protocol):
     Sigmas are what one client adds, per coordinate: a number, or [clients, 1].
 
     clips_message    whether messages are clipped
-    noises_message   whether noise enters the message, so that clients may share it, or the gradients
-    by_stability     whether the stability of gradient steps bounds the sensitivity, rather than a clip
+    noises_message   whether noise enters the message, so that clients may share it, or the
+    gradients
+    by_stability     whether the stability of gradient steps bounds the sensitivity, rather than a
+    clip
     stackable        whether runs can be trained together
     """
 

@@ -31,10 +31,8 @@ def check_gradient_trust(settings: Any) -> None:
     require(
         settings.trust == "local",
         "trust=secure-aggregation with noise in gradients: every client adds all of its noise "
-        "before "
-        "its local steps, so there is nothing to share; use trust=local (or noise_in=message, "
-        "where "
-        "it saves noise)",
+        "before its local steps, so there is nothing to share; use trust=local (or "
+        "noise_in=message, where it saves noise)",
     )
 
 
@@ -43,8 +41,7 @@ def check_full_gradients(settings: "Settings") -> None:
     require(
         settings.sampling_rate in (None, 1) and settings.batch in (None, "full"),
         f"noise_in={settings.noise_in} holds for full local gradients: leave batch and "
-        f"sampling_rate "
-        "out, or use gradient",
+        "sampling_rate out, or use gradient",
     )
 
 

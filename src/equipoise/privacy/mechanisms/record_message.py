@@ -46,11 +46,9 @@ class RecordMessage:
         require(
             memory == "none" or (memory == "released" and settings.trust == "local"),
             f"algorithm={settings.algorithm} with noise_in=message: what it remembers carries a "
-            f"record "
-            "from round to round without noise, and the bound on its influence fails from the "
-            "second "
-            "round; use h_update=released with trust=local (where the algorithm has it), "
-            "noise_in=gradient, or an algorithm that remembers nothing",
+            "record from round to round without noise, and the bound on its influence fails from "
+            "the second round; use h_update=released with trust=local (where the algorithm has "
+            "it), noise_in=gradient, or an algorithm that remembers nothing",
         )
 
     def check_plan(self, question: Any) -> None:
@@ -95,8 +93,7 @@ def stability(run: "Run", facts: Facts, schedule: tuple[int, ...], records: int)
     if facts.gradient_bound is None or facts.L is None or facts.mu is None:
         raise InvalidValue(
             f"noise_in={run.noise_in} with task={facts.task}: it needs a regularised linear model "
-            f"on "
-            "bounded features, whose smoothness is known; use noise_in=gradient"
+            "on bounded features, whose smoothness is known; use noise_in=gradient"
         )
     require(
         facts.batch is None,

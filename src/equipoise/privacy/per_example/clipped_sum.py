@@ -9,6 +9,7 @@ which forms the gradient of every example.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -88,8 +89,34 @@ def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) 
     """
     require(len(inputs) >= 2, "inputs: it takes two made-up examples or more to tell them apart")
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    entries, reached = _reached(module, parameters, names, inputs)
     axes: dict[str, int] = {}
     slow: dict[str, str] = {}
+    for entry, slices in zip(entries, reached, strict=False):
+        if _is_used(slices):
+            axis = next((axis for axis in entry.axes if _one_slice_each(slices, axis)), None)
+            if axis is None:
+                slow[entry.layer] = "no axis of its output is the batch"
+            else:
+                axes[entry.layer] = axis
+    for name, slices in zip(names, reached[len(entries) :], strict=True):
+        if _is_used(slices):
+            layer = name.rpartition(".")[0]
+            kind = type(module.get_submodule(layer)).__name__
+            slow[layer] = f"{kind} used otherwise than in one plain call of a known layer"
+    numbers = sum(_numbers(module, entry, len(inputs)) for entry in entries)
+    return Layout(axes, tuple(f"{layer or 'model'}: {why}" for layer, why in slow.items()), numbers)
+
+
+def _is_used(slices: Sequence[Any]) -> bool:
+    return any(part is not None for part in slices)
+
+
+def _reached(
+    module: nn.Module, parameters: dict[str, Tensor], names: list[str], inputs: Tensor
+) -> tuple[list[Entry], list[tuple[Any, ...]]]:
+    """The entries of the books, and for each of them, then for each parameter that is used
+    directly, what every output depends on."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
         values = {
@@ -97,41 +124,27 @@ def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) 
             for name, value in _values(module, parameters).items()
         }
         entries, direct, outputs = run_with_books(module, values, names, inputs)
-        for name, value in values.items():
-            if value._version:
-                raise UnsafeModel(
-                    f"the model changes parameter {name} itself: that would carry data past clip "
-                    f"and noise"
-                )
+        _check_unchanged(values)
         scores = (outputs * torch.randn_like(outputs)).unsqueeze(-1).flatten(1).sum(1)
         asked = [*(entry.edge for entry in entries), *direct]
-        axes_of = [*(entry.axes for entry in entries), *(range(0) for _ in direct)]
-        each = []
+        axes = [*(entry.axes for entry in entries), *(range(0) for _ in direct)]
+        rows = []
         for score in scores:
             slopes = torch.autograd.grad(score, asked, retain_graph=True, allow_unused=True)
-            each.append(
-                [
-                    slope if slope is None else _slices(slope, of)
-                    for slope, of in zip(slopes, axes_of, strict=True)
-                ]
+            pairs = zip(slopes, axes, strict=True)
+            rows.append(
+                [slope if slope is None else _slices(slope, along) for slope, along in pairs]
             )
-    reached = list(zip(*each, strict=True))
-    for entry, of_entry in zip(entries, reached, strict=False):
-        if any(slices is not None for slices in of_entry):
-            axis = next((axis for axis in entry.axes if _one_slice_each(of_entry, axis)), None)
-            if axis is None:
-                slow[entry.layer] = "no axis of its output is the batch"
-            else:
-                axes[entry.layer] = axis
-    for name, of_parameter in zip(names, reached[len(entries) :], strict=True):
-        if any(slices is not None for slices in of_parameter):
-            layer = name.rpartition(".")[0]
-            slow[layer] = (
-                f"{type(module.get_submodule(layer)).__name__} used otherwise than in one plain "
-                f"call of a known layer"
+    return entries, list(zip(*rows, strict=True))
+
+
+def _check_unchanged(values: dict[str, Tensor]) -> None:
+    for name, value in values.items():
+        if value._version:
+            raise UnsafeModel(
+                f"the model changes parameter {name} itself: that would carry data past clip and "
+                f"noise"
             )
-    numbers = sum(_numbers(module, entry, len(inputs)) for entry in entries)
-    return Layout(axes, tuple(f"{layer or 'model'}: {why}" for layer, why in slow.items()), numbers)
 
 
 def mixes_examples(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) -> bool:
