@@ -401,7 +401,7 @@ def test_plans_from_constants_alone(capsys):
     code, out, _ = run_command(capsys, *f"{CONSTANTS} --psi0 100 --epsilon 1".split())
     assert code == 0
     assert out.startswith("verdict     DO NOT TRAIN")
-    assert "would do" in out
+    assert "needed      about epsilon" in out
 
 
 @pytest.mark.parametrize(

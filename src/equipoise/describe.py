@@ -33,9 +33,9 @@ def headline(result: Result) -> str:
     if run.local_steps:
         pace = number_of(run.local_steps, "local step")
     return (
-        f"{run.task}, {run.algorithm}{_options(run.options)}: {number_of(result.rounds, 'round')} "
-        f"of {pace}, {number_of(run.clients, 'client')}, d = {result.dimension}, eta = "
-        f"{run.eta:.4g}"
+        f"{run.task}, {run.algorithm}{_options(run.options)}: "
+        f"{number_of(result.rounds, 'round')} of {pace}, {number_of(run.clients, 'client')}, "
+        f"d = {result.dimension}, eta = {run.eta:.4g}"
     )
 
 
@@ -160,7 +160,7 @@ def _chosen(plan: Plan) -> list[tuple[str, str]]:
         return []
     what = "what the adversary sees"
     if plan.unit == "record":
-        what = f"what is noised, the {str(option.noise_in).removeprefix('hidden-')}"
+        what = f"what is noised (noise in: {option.noise_in})"
     facts = [
         (
             "plan",
@@ -195,7 +195,7 @@ def _beside(plan: Plan) -> list[tuple[str, str]]:
     """
     facts = []
     if (better := _better(plan)) and plan.unit == "client":
-        facts.append(("better", better))
+        facts.append(("compared", better))
     start = plan.untrained
     if start.excess_loss is not None:
         text = f"excess loss {start.excess_loss:.4g}, test error {number(start.test_error)}"
@@ -209,7 +209,7 @@ def _beside(plan: Plan) -> list[tuple[str, str]]:
         more = changes.clients if plan.unit == "client" else changes.records
         epsilon = changes.epsilon or "inf"
         text = f"about epsilon = {epsilon}, or {more or 'no number of'} {what}{of_each}"
-        facts.append(("would do", text))
+        facts.append(("needed", text))
     return facts
 
 
@@ -225,8 +225,8 @@ def _better(plan: Plan) -> str | None:
     spread = (_excess_se(first) ** 2 + _excess_se(second) ** 2) ** 0.5
     tie = "" if next_least - least > 2 * spread else " (within the noise: a tie)"
     return (
-        f"{first.algorithm} than {second.algorithm} for this budget, by {ahead:.0%} of the excess "
-        f"loss{tie}"
+        f"{first.algorithm} leaves {ahead:.0%} less excess loss than {second.algorithm} for this "
+        f"budget{tie}"
     )
 
 

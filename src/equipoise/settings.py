@@ -86,8 +86,9 @@ class Common(BaseModel):
     split: str | None = flag(
         None,
         LEARNING,
-        "how records are dealt to clients: random, dirichlet:A for label skew (small A: strong), "
-        "or natural, by the hospital, writer or user they come from (default: the task's)",
+        "how records are dealt to clients: random, dirichlet:A for label skew (the smaller A, the "
+        "stronger), or natural, by the hospital, writer or user they come from (default: the "
+        "task's)",
     )
     l2: float | None = flag(None, LEARNING, "regulariser of a linear model (default: the task's)")
     seed: int = flag(0, LEARNING, "public seed of split, coins and minibatches; never of the noise")
@@ -113,8 +114,8 @@ class Common(BaseModel):
     public_records: int = flag(
         0,
         DATA,
-        "how many of the task's records are declared public, for planning: by seed, and never "
-        "trained on",
+        "how many of the task's records, chosen by seed, are declared public: to plan on and to "
+        "compare with; private training leaves them out",
     )
 
     delta: float = flag(
@@ -126,18 +127,19 @@ class Common(BaseModel):
     unit: Unit = flag(
         "client",
         PRIVACY,
-        "whose difference is hidden: all data of one client, or one record of one client",
+        "what is hidden: everything that one client holds, or one record (row) of one client",
     )
     neighbours: Neighbours = flag(
         "replace-one",
         PRIVACY,
-        "a unit's data against any other (sensitivity 2C); a client against a zero update, noised "
-        "too, or a record against none (C)",
+        "what a unit's data are compared with: any other data in their place (sensitivity 2C); an "
+        "update of zero, noised too (zero-out, for unit client: C); the data without the record "
+        "(add-remove, for unit record: C)",
     )
     trust: Trust = flag(
         "local",
         PRIVACY,
-        "the adversary sees every message (the paper's model), or only the sum of a round",
+        "what the adversary sees: every message (the paper's model), or only the sum of a round",
     )
     colluding: int | None = flag(
         None,
@@ -199,7 +201,7 @@ class Settings(Common):
     )
     iterations: int | None = flag(None, LEARNING, "T: local steps in total (default: the task's)")
     local_steps: int | None = flag(
-        None, LEARNING, "tau: local steps before each round; divides the iterations (default: 1)"
+        None, LEARNING, "tau: local steps before each round; must divide iterations (default: 1)"
     )
     schedule: Literal["periodic", "coin"] = flag(
         "periodic",
@@ -221,8 +223,8 @@ class Settings(Common):
     batch: int | Literal["full"] | None = flag(
         None,
         LEARNING,
-        "records per local step, or full (default: the task's); expected records if the unit is a "
-        "record",
+        "records per local step, or full (default: the task's); for unit record the expected size "
+        "of a secret sample",
     )
     warm_start: bool = flag(
         False,
@@ -233,31 +235,33 @@ class Settings(Common):
     clip: Real | None = flag(
         None,
         PRIVACY,
-        "C: largest L2 norm of a message, or of one record's gradient (needed for a "
-        "finite epsilon)",
+        "C: largest L2 norm of a message, or for unit record of one record's gradient (needed for "
+        "a finite epsilon)",
     )
     noise_in: NoiseIn | None = flag(
         None,
         PRIVACY,
-        "unit record: noise in every local gradient (default), in the message (linear models, by "
-        "stability), or in local gradients of which only the last model is seen (hidden-gradient)",
+        "for unit record: noise in every local gradient (gradient, the default), in the message "
+        "(message; linear models, by stability), or in local gradients when only the last model of "
+        "a round is seen (hidden-gradient; linear models)",
     )
     sampling_rate: float | None = flag(
         None,
         PRIVACY,
-        "q: share of its records that a client samples secretly for a local step (unit record; "
-        "default 1)",
+        "q: each record takes part in a local step by a secret coin with this probability (for "
+        "unit record; default 1: all records)",
     )
     noise_rule: str = flag(
         "exact",
         PRIVACY,
-        "exact, or the paper's Lemma 1 as printed: reproduces figures, guarantees nothing",
+        "exact, or lemma1: the paper's Lemma 1 as printed, which reproduces figures and guarantees "
+        "nothing",
     )
     v: float | str | None = flag(
         None,
         PRIVACY,
-        "the unstated constant of lemma1: a number, or a reading: exact, proof, sampling, "
-        "record-style",
+        "the constant that Lemma 1 does not state: a number, or a reading of the paper: exact, "
+        "proof, sampling, record-style",
     )
     simulate_noise_seed: int | None = flag(
         None,
@@ -267,8 +271,8 @@ class Settings(Common):
     diagnostics: bool = flag(
         False,
         SIMULATION,
-        "show update norms, clipped share, |h| and train error per round: the result "
-        "is not private",
+        "show update norms, the share clipped, |h| and train error per round: private values, the "
+        "result is not private",
     )
 
     @model_validator(mode="after")
@@ -308,8 +312,8 @@ class Settings(Common):
             )
             require(
                 self.local_steps is None,
-                f"local_steps={self.local_steps} with schedule=coin, where chance decides it: give "
-                "p alone",
+                f"local_steps={self.local_steps} with schedule=coin, where chance decides it: "
+                "give p alone",
             )
         elif self.p is not None:
             require(
@@ -329,8 +333,8 @@ class Settings(Common):
         require(
             self.epsilon == math.inf or clip < math.inf or mechanism.by_stability,
             f"epsilon={self.epsilon} with {'no clip' if self.clip is None else 'clip=inf'}: an "
-            "unclipped update has no sensitivity, so no noise can hide it; give a clip threshold, "
-            "or epsilon=inf",
+            "unclipped update has unbounded sensitivity, so no noise can hide it; give a clip "
+            "threshold, or epsilon=inf",
         )
         algorithm_spec(self.algorithm).check(self)
 

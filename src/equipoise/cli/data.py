@@ -10,12 +10,12 @@ from rich.progress import Progress
 from equipoise.cli.console import Json, errors, output
 from equipoise.cli.text import stock_lines
 
-data = App(name="data", help="See which data sets there are, fetch them, and get own data ready.")
+data = App(name="data", help="See which data sets there are, fetch them, and describe your own.")
 
 
 @data.default
 def data_list(*, json: Json = False) -> None:
-    """List the data sets: where each must lie, whether it is there and complete, its licence, and
+    """List the data sets: where each belongs, whether it is there and complete, its licence, and
     how to get it."""
     from equipoise.paper.data.inventory import DATA_SETS
 
@@ -24,8 +24,8 @@ def data_list(*, json: Json = False) -> None:
 
 @data.command(name="check")
 def data_check(*names: str, json: Json = False) -> None:
-    """Read data sets wholly (all of them, or those named), keep them prepared, and say whether they
-    are complete."""
+    """Read data sets in full (all of them, or those named), keep them prepared, and say whether
+    they are complete."""
     from equipoise.paper.data.inventory import DATA_SETS
 
     _tell_stock(list(names) or list(DATA_SETS), True, json)
@@ -65,7 +65,9 @@ def data_bounds(
     *,
     columns: Annotated[
         tuple[str, ...],
-        Parameter(consume_multiple=True, negative=(), help="names of the columns, the label too"),
+        Parameter(
+            consume_multiple=True, negative=(), help="names of the columns, including the label"
+        ),
     ],
 ) -> None:
     """Print a template of the bounds file, to fill in by hand: ... --columns age sex outcome >

@@ -22,7 +22,7 @@ from equipoise.settings import first_sentence, near_setting
 
 app = App(
     name="equipoise",
-    help="Train one model between organisations that do not share data, and get the most out of a "
+    help="Train one model across organisations that do not share data, and get the most out of a "
     "privacy budget.",
     version=version("equipoise"),
 )

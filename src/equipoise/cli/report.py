@@ -11,12 +11,12 @@ STORE = Path("sweep.sqlite")
 
 
 def report(
-    store: Annotated[Path, Parameter(help="what `equipoise sweep` filled")] = STORE,
+    store: Annotated[Path, Parameter(help="the file that `equipoise sweep` filled")] = STORE,
     /,
     *,
     out: Annotated[Path, Parameter(help="the folder to write")] = Path("report"),
 ) -> None:
-    """Make figures, tables and an interactive page of a store; and check the paper's observations
+    """Make figures, tables and an interactive page from a store, and check the paper's observations
     on it."""
     from equipoise.paper.report import report as write
 

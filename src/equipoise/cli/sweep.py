@@ -26,20 +26,20 @@ TRIALS = 3  # of the paper's grid
 
 
 def sweep(
-    what: Annotated[str, Parameter(help="paper, or a TOML file with a grid of one's own")],
+    what: Annotated[str, Parameter(help="paper, or a TOML file with a grid of your own")],
     /,
     *,
     task: Annotated[
         str | None,
-        Parameter(help="of the paper's grid: cifar10, femnist, reddit, fed-ixi, messidor, ..."),
+        Parameter(help="for the paper's grid: cifar10, femnist, reddit, fed-ixi, messidor, ..."),
     ] = None,
     iterations: Annotated[
-        int | None, Parameter(help="of the paper's grid (default: Table 1's)")
+        int | None, Parameter(help="for the paper's grid (default: Table 1's)")
     ] = None,
-    seeds: Annotated[int, Parameter(help="trials of the paper's grid")] = TRIALS,
+    seeds: Annotated[int, Parameter(help="for the paper's grid: number of trials")] = TRIALS,
     store: Annotated[Path, Parameter(help="the file that keeps every finished run")] = STORE,
     workers: Annotated[int | None, Parameter(help="processes (default: one for each core)")] = None,
-    retry: Annotated[bool, Parameter(negative=(), help="run again what failed")] = False,
+    retry: Annotated[bool, Parameter(negative=(), help="run again the runs that failed")] = False,
     search: Annotated[
         bool,
         Parameter(
@@ -51,7 +51,7 @@ def sweep(
         bool,
         Parameter(
             negative=(),
-            help="sweep records from files of one's own all the same: nothing protects them",
+            help="sweep a task that reads files of your own: nothing in the store is protected",
         ),
     ] = False,
     show_grid: Annotated[
@@ -59,10 +59,10 @@ def sweep(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Run a grid of simulations; stop it at any moment, and start it again: what is finished is
+    """Run a grid of simulations; stop it at any moment and start it again: what is finished is
     never run twice.
 
-    Noise is seeded, so no result of a sweep is private: it tells how a private run would do.
+    Noise is seeded, so no result of a sweep is private: it shows how a private run would do.
 
     Example: equipoise sweep paper --task femnist --iterations 1000 --store femnist.sqlite
     """

@@ -25,10 +25,10 @@ def diagnostics(result: Result) -> Table:
 
 
 def comparison(plan: Plan) -> Table | None:
-    """The plan beside the other ones that were tried, and the closed forms."""
+    """The plan, the others that were tried, and the closed forms."""
     if not plan.options:
         return None
-    title = "what each planner proposes, and what that is worth on the stand-ins"
+    title = "what each planner proposes, and what is predicted of it"
     table = Table(title=title, title_justify="left")
     clients = plan.unit == "client"
     table.add_column("planner" if clients else "noise in, algorithm", no_wrap=True)

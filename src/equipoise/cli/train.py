@@ -32,7 +32,7 @@ def train(
     config: Annotated[
         Path | None,
         Parameter(
-            help="TOML file with settings, like a sweep's but without lists; flags come first"
+            help="TOML file with settings, like a sweep's but without lists; flags override it"
         ),
     ] = None,
     plan: Annotated[
@@ -40,20 +40,21 @@ def train(
         Parameter(help="a plan that `equipoise plan --json` wrote, instead of the settings"),
     ] = None,
     anyway: Annotated[
-        bool, Parameter(negative=(), help="train although the plan says: do not train")
+        bool, Parameter(negative=(), help="train although the plan says not to")
     ] = False,
     json: Json = False,
     out: Annotated[
-        Path | None, Parameter(help="new folder for result, model, guarantee.md and curve")
+        Path | None,
+        Parameter(help="new folder for the result, the model, guarantee.md and the curve"),
     ] = None,
     client_log: Annotated[
         Path | None,
         Parameter(
-            help="file for what clients notice about their own data; private, it stays with them"
+            help="file for what clients notice about their own data; it is private, and theirs"
         ),
     ] = None,
 ) -> None:
-    """Train privately in this process, and say what was spent.
+    """Train privately, with all clients in this process, and state what was spent.
 
     Example: equipoise train --task breast-cancer --epsilon 2 --clip 1 --local-steps 4 --trust
     secure-aggregation
@@ -125,9 +126,9 @@ def evaluate(
     ] = (),
     json: Json = False,
 ) -> None:
-    """Measure a saved model, on the public test records of its task or on files of one's own.
+    """Measure a saved model on the public test records of its task, or on files of your own.
 
-    The figures are not noised: on private records they are outside every guarantee.
+    The figures are not noised: on private records, no guarantee covers them.
     """
     from equipoise.saved import load
     from equipoise.training import evaluate as measure

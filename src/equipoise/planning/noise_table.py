@@ -27,8 +27,8 @@ def plan_noise(
         )
     reason = (
         "nothing was tried: which local steps are best, and whether training is worth while, only "
-        f"a sweep on public data can tell. nu^2 = {nu2:.3g}: if there were one release, the "
-        f"averaged noise would be {math.sqrt(nu2):.3g} times the clip; with K releases it is "
+        f"a sweep on public data can show. nu^2 = {nu2:.3g}: if there were one release, the "
+        f"averaged noise would be about {math.sqrt(nu2):.3g} times the clip; with K releases it is "
         "sqrt(K) times that in each"
     )
     if run.mechanism.words.per == "local step":

@@ -35,43 +35,46 @@ class Question(Common):
     algorithm: str = flag(
         "both",
         PLANNED,
-        f"which algorithm to plan for: {', '.join(ALGORITHMS)}; both compares the paper's two, all "
-        "compares every one",
+        f"which algorithm to plan for: {', '.join(ALGORITHMS)}; both, to compare the paper's two; "
+        "or all",
     )
     iterations: int | None = flag(
         None,
         PLANNED,
-        "fixes T, the local steps in total, and plans tau among its divisors (the "
-        "paper's question)",
+        "T: fix the local steps in total, and plan tau among its divisors (the paper's question)",
     )
-    clip: float | None = flag(None, PLANNED, "C, if it is given; planned otherwise")
-    gamma: float | None = flag(None, PLANNED, "server step, if it is given; planned otherwise")
+    clip: float | None = flag(None, PLANNED, "C, the clip threshold (default: planned too)")
+    gamma: float | None = flag(None, PLANNED, "server step (default: planned too)")
     noise_in: NoiseIn | None = flag(
         None,
         PLANNED,
-        "unit record: plan for noise here only; all places are compared otherwise",
+        "for unit record: plan for noise in the gradient, message or hidden-gradient alone "
+        "(default: compare all)",
     )
     round_cost: float = flag(
         0.0,
         PLANNED,
-        "unit record: price of a round in local steps; of plans that are as good, the cheapest is "
-        "taken",
+        "for unit record: the price of a round, in local steps; of plans that are about as good, "
+        "the cheapest is taken",
     )
     synthetic: bool = flag(
         False,
         PLANNED,
-        "plan on made-up records, from public constants alone: no public record is used",
+        "plan on made-up records, from public constants alone: no public record is used, and no "
+        "test error is predicted",
     )
     records: int | None = flag(
-        None, PLANNED, "about how many records a client has, where that is private (default 100)"
+        None, PLANNED, "about how many records a client has, where that is private (default: 100)"
     )
 
     mu: float | None = flag(None, CONSTANTS, "strong convexity of every client's loss")
     smoothness: float | None = flag(None, CONSTANTS, "L of every client's loss")
     dimension: int | None = flag(None, CONSTANTS, "d, parameters of the model")
-    psi0: float | None = flag(None, CONSTANTS, "the paper's psi_0, stacked over clients")
+    psi0: float | None = flag(None, CONSTANTS, "the paper's psi_0, summed over clients")
     r0: float | None = flag(None, CONSTANTS, "distance of the start from the optimum")
-    zeta: float | None = flag(None, CONSTANTS, "root mean square of the clients' gradients there")
+    zeta: float | None = flag(
+        None, CONSTANTS, "root mean square of the clients' gradients at the optimum"
+    )
     v: float | None = flag(None, CONSTANTS, "Lemma 1's constant (default: the exact one)")
 
     @model_validator(mode="after")
@@ -120,7 +123,7 @@ class Question(Common):
             require(
                 not given,
                 f"{', '.join(given)} with task={self.task}, which knows its constants: leave them "
-                f"out",
+                "out",
             )
             return
         needed = ("mu", "smoothness", "dimension", "clients", "clip")

@@ -30,7 +30,7 @@ class ClippedRelease:
         noisy, unclipped = _double(self.sigma) > 0, _double(self.clip).isinf()
         require(
             not bool((noisy & unclipped).any()),
-            "clip=inf with noise: unclipped updates have no sensitivity",
+            "clip=inf with noise: unclipped updates have unbounded sensitivity",
         )
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:

@@ -10,17 +10,16 @@ UNIT = {
     "assumed known",
 }
 NEIGHBOURS = {
-    "replace-one": "the data of one {unit} against any other data in its place",
-    "zero-out": "the data of one {unit} against a {unit} whose update is zero, noised like any "
-    "other",
-    "add-remove": "the data of a client with one {unit} and without it, all sampling rates and "
+    "replace-one": "the data of one {unit}, and any other data in its place",
+    "zero-out": "the data of one {unit}, and a {unit} whose update is zero, noised like any other",
+    "add-remove": "the data of a client with one {unit}, and without it, all sampling rates and "
     "divisors unchanged",
 }
 REACH = {
     "client": "It protects a whole client, such as a hospital; it is no separate statement about "
     "one person among its records.",
-    "record": "It protects one record, a row of a table. Someone with several records is protected "
-    "less, and what a client's records have in common is not hidden at all.",
+    "record": "It protects one record, a row of a table. Someone with several records is "
+    "protected less, and what a client's records have in common is not hidden at all.",
 }
 TRUST = {
     "local": "every message of every client, and so every model that follows from them",
@@ -94,7 +93,7 @@ def _released(result: Result) -> dict[str, str]:
 
 def _noised(result: Result) -> str:
     if result.run.trust == "secure-aggregation":
-        return "the sum of a round, after the colluders subtract their own"
+        return "the sum of a round, after the colluders subtract their own noise"
     return result.run.mechanism.words.noised
 
 
@@ -133,8 +132,7 @@ def _accountant(result: Result) -> str:
         return (
             "Accountant: privacy loss distributions of Google's dp-accounting, rounded to the "
             "pessimistic side. With `noise` = sigma / C (for replace-one too: the accountant "
-            "doubles "
-            "the sensitivity itself), for each client:\n\n"
+            "doubles the sensitivity itself), for each client:\n\n"
             "```python\n"
             "from dp_accounting import GaussianDpEvent, NeighboringRelation\n"
             "from dp_accounting import PoissonSampledDpEvent, SelfComposedDpEvent\n"
@@ -159,11 +157,12 @@ def _verdict(result: Result) -> str:
     if result.private:
         unit, epsilon, delta = result.run.unit, result.account.epsilon, result.run.delta
         notices.append(
-            f"The whole run is ({epsilon:.6g}, {delta:g})-differentially private for one {unit}, "
-            "under the definitions below: for every set S of outcomes that the adversary may see, "
-            "and for the data at hand and any neighbouring data in either order, P(S) <= e^epsilon "
-            f"* P'(S) + delta, with e^epsilon = {math.exp(min(epsilon, 700)):.3g} and delta = "
-            f"{delta:g}. {REACH[unit]}"
+            f"The whole run is (epsilon, delta)-differentially private for one {unit}, with "
+            f"epsilon = {epsilon:.6g} (rounded; the table has all digits) and delta = {delta:g}, "
+            "under the definitions below: for all neighbouring data sets, in either order, and "
+            "every set S of outcomes that the adversary may see, P(S) <= e^epsilon * P'(S) + "
+            "delta, where P and P' are the distributions of the outcome under the one and under "
+            f"the other. Here e^epsilon is about {math.exp(min(epsilon, 700)):.3g}. {REACH[unit]}"
         )
     return "\n\n".join(notices)
 
@@ -174,19 +173,19 @@ def _origin(result: Result, model_sha256: str | None) -> str:
         f"local steps in {result.rounds} rounds."
     ]
     if model_sha256:
-        parts.append(f"The model vouched for is the file with SHA-256 `{model_sha256}`.")
+        parts.append(f"This is about the model in the file with SHA-256 `{model_sha256}`.")
     if result.repeat:
         parts.append(
-            f"Command that was run (to run it again spends another budget): `{result.repeat}`"
+            f"Command that was run (running it again spends another budget): `{result.repeat}`"
         )
     return "\n\n".join(parts)
 
 
 ONCE = {
-    "client": "That the clients are different organisations: one that takes part twice is "
+    "client": "Assumed: that the clients are different organisations. One that takes part twice is "
     "protected less.",
-    "record": "That a record is in the data once, and at one client: one that is there twice is "
-    "protected less.",
+    "record": "Assumed: that a record is in the data once, and at one client. One that is there "
+    "twice is protected less.",
 }
 
 
@@ -197,7 +196,7 @@ def _not_covered(result: Result) -> list[str]:
         ONCE[result.run.unit],
         "Other runs on the same data, such as trials with other settings: each spends its own "
         "budget, and together they spend more than any of them.",
-        "Anything a client publishes by other ways, and what its own log says to itself.",
+        "Anything a client publishes in other ways, and its own log, which stays with it.",
         "How long a client takes for a round.",
         "Gaps between floating-point numbers: the lowest bits of a release can tell more than "
         "epsilon allows.",

@@ -63,7 +63,7 @@ def grid(document: dict[str, Any]) -> Grid:
             runs += len(cell)
             require(
                 runs <= MOST_RUNS,
-                f"the grid has more than {MOST_RUNS:,} runs: nobody would wait for it",
+                f"the grid has more than {MOST_RUNS:,} runs: make it smaller, or several of it",
             )
     return Grid(
         str(document.get("name", "sweep")),

@@ -14,8 +14,8 @@ from equipoise.sweeps.sweep import sweep as run_grid
 from equipoise.tasks import task_spec
 
 NOTICE = (
-    "SIMULATION, NOT PRIVATE: the noise of a sweep is seeded, and one process reads the records of "
-    "all clients. Nothing of its store may be published about private records."
+    "SIMULATION, NOT PRIVATE: the noise of a sweep is seeded, and one process reads the records "
+    "of all clients. If these records are private, nothing from its store may be published."
 )
 NAMED_GRIDS = {"paper": paper_grid}
 """Grids by name; others come from files."""
@@ -83,7 +83,7 @@ def grid_of(
         require(
             simulate or not task_spec(task).own_files,
             f"task={task} reads files of one's own, and a sweep is a simulation: its noise is "
-            "seeded and its store holds what private records gave, without protection. If these "
+            "seeded, and its store holds what private records gave, without protection. If these "
             "records are public, or the store stays where they are, add --simulate",
         )
     return runs

@@ -109,7 +109,8 @@ def quadratic(options: TaskOptions) -> Task:
     )
     number = CLIENTS if options.clients is None else options.clients
     require(
-        number <= MOST_CLIENTS, f"clients={number} is more than {MOST_CLIENTS:,}: each is drawn"
+        number <= MOST_CLIENTS,
+        f"clients={number} is more than {MOST_CLIENTS:,}, as many as can be drawn",
     )
     centre = stream(options.seed, "quadratic").standard_normal(DIMENSION)
     A, b = zip(*(_client(centre, options.seed, i) for i in range(number)), strict=True)

@@ -28,7 +28,7 @@ class ClientMessage:
     noise_in: NoiseIn = "message"
     rule = "exact"
     words = Words(
-        released="a model update a round, clipped, plus Gaussian noise",
+        released="one model update per round, clipped, plus Gaussian noise",
         noised="one message",
         per="round",
     )

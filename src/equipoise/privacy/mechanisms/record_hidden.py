@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 class RecordHidden(RecordGradient):
     noise_in: NoiseIn = "hidden-gradient"
     words = Words(
-        released="a model update a round, made of gradient steps with Gaussian noise in each sum "
-        "of gradients; sensitivity and sigma are for one round and include the hidden-state bound",
+        released="one model update per round, made of gradient steps with Gaussian noise in each "
+        "sum of gradients; sensitivity and sigma are for one round and include the hidden-state "
+        "bound",
         noised="a client's sum of gradients",
         per="round",
     )

@@ -29,8 +29,8 @@ class RecordMessage:
     noise_in: NoiseIn = "message"
     rule = "exact"
     words = Words(
-        released="a model update a round, plus Gaussian noise; the stability of its gradient steps "
-        "bounds the sensitivity",
+        released="one model update per round, plus Gaussian noise; the stability of its gradient "
+        "steps bounds the sensitivity",
         noised="one message",
         per="round",
     )
