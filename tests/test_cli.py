@@ -156,7 +156,7 @@ def test_a_failed_simulation_exits_with_1(equipoise):
         ),
         ("--epsilon 1 --clip 1 --colluding 2", "colluding=2 has no meaning under trust=local"),
         ("--epsilon 1 --clip 1 --noise-rule lemma1", "noise_rule=lemma1 needs v"),
-        ("--epsilon 1 --clip 1 --v 2", "v=2.0 belongs to noise_rule=lemma1"),
+        ("--epsilon 1 --clip 1 --v 2", "v=2 belongs to noise_rule=lemma1"),
         ("--epsilon 1 --clip 1 --h-update clipped", "h_update=clipped with algorithm=dp-fedavg"),
         ("--epsilon 1 --clip 1 --split skewed", "split='skewed' is neither random nor dirichlet:A"),
         ("--epsilon 1 --clip 1 --batch 0", "batch=0 is not >= 1"),
@@ -447,7 +447,7 @@ def test_help_is_instant():
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert "Train privately in this process" in done.stdout
+    assert "Train privately, with all clients" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,13 @@ import pytest
 
 import equipoise
 from equipoise.cli.train import _read_plan
-from equipoise.settings import Run, Settings
+from equipoise.settings import HashableOptions, Run, Settings
 from equipoise.sweeps import keys
 from equipoise.sweeps.grid import grid
-from equipoise.sweeps.keys import NUMBERS, run_key
+from equipoise.sweeps.keys import NUMBERS, key_of_version_0_1, run_key
 from equipoise.sweeps.store import Store
 from equipoise.sweeps.sweep import key_of, resolved, sweep
+from equipoise.tasks import TaskOptions, load_task
 from equipoise.training import train_together
 from problems import SMALL, contents, run_command
 
@@ -144,7 +146,11 @@ def test_old_runs_are_what_the_same_settings_give_today(name):
     again = equipoise.train(Settings.of(**result.run.model_dump()))
     np.testing.assert_allclose(again.x, result.x, rtol=1e-9, atol=1e-12)
     assert again.run == result.run
-    assert again.account.events == result.account.events
+    sigmas = [event.sigma for event in result.account.events]
+    assert [event.sigma for event in again.account.events] == pytest.approx(sigmas, rel=1e-9)
+    assert [replace(event, sigma=0) for event in again.account.events] == [
+        replace(event, sigma=0) for event in result.account.events
+    ]
     assert again.account.epsilons == pytest.approx(result.account.epsilons, rel=1e-9)
     assert again.test_error == result.test_error
 
@@ -406,3 +412,14 @@ def test_what_is_no_run_and_no_plan_is_one_sentence(tmp_path, capsys, document):
     assert code == 2
     assert "is not a plan for one budget" in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_run_that_version_0_1_could_not_say_has_no_key_of_version_0_1():
+    """Or a stored run without a new option would be taken for the run with it."""
+    settings = Settings.of(task="quadratic", epsilon=2, clip=1, algorithm="dp-scaffnew")
+    run = settings.resolve(load_task("quadratic", TaskOptions()).facts("client"))
+    assert key_of_version_0_1(run, "data")
+    said = run.model_copy(update={"options": HashableOptions(h_update="clipped")})
+    assert key_of_version_0_1(said, "data") != key_of_version_0_1(run, "data")
+    newer = run.model_copy(update={"options": HashableOptions(momentum=0.9)})
+    assert key_of_version_0_1(newer, "data") is None

@@ -528,7 +528,7 @@ def test_no_verdict_to_train_beside_a_prediction_that_is_no_better_than_not_trai
     untrained = Prediction(excess_loss=1.0, test_error=0.4)
     for error, verdict in ((0.39, "train"), (0.4, "do not train"), (0.5, "do not train")):
         predicted = Prediction(excess_loss=0.3, test_error=error)
-        assert judge(best, predicted, untrained, None, nothing)[0] == verdict
+        assert judge(best, predicted, untrained, None, nothing, "real records")[0] == verdict
     for made in answers:
         if made.verdict == "train":
             assert made.predicted.test_error < made.untrained.test_error

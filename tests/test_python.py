@@ -191,7 +191,7 @@ def test_sweep_and_report(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "keywords", "sentence"),
     [
-        (("grid.toml",), {"epsilon": 2}, "epsilon=2 with a grid of one's own: say it in grid.toml"),
+        (("grid.toml",), {"epsilon": 2}, "epsilon with a grid of one's own: say it in grid.toml"),
         (("none.toml",), {}, "none.toml: No such file or directory"),
         ((), {"epsilon": 1}, "task is missing"),
         ((), {**RUN, "workers": 0}, "workers=0 is not >= 1"),

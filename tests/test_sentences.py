@@ -13,7 +13,8 @@ from equipoise.describe import plan_lines, result_lines
 from equipoise.planning.bounds import trainability
 from equipoise.privacy import Promise, gdp_mu
 from equipoise.privacy.statement import statement
-from problems import BOUNDS, ROOT, run_command
+from equipoise.training import prepare
+from problems import BOUNDS, ROOT, TASK_FILE, run_command
 
 SOURCE = Path(equipoise.__file__).parent
 SMALL = {"task": "breast-cancer", "clients": 4, "iterations": 4}
@@ -98,6 +99,7 @@ def test_invented_labels_predict_no_test_error(tmp_path, unit):
     blind = plan(**clinic, epsilon=20, unit=unit, iterations=4)
     assert blind.predicted.test_error is None
     assert all(option.predicted.test_error is None for option in blind.options[:-2])
+    assert blind.verdict != "train", "made-up labels cannot tell whether there is anything to learn"
     assert "made-up records, which predict no test error" in " ".join(blind.public)
     assert "test error not known" in "\n".join(plan_lines(blind))
     (tmp_path / "proxy.csv").write_text((tmp_path / "a.csv").read_text())
@@ -134,10 +136,58 @@ def test_ways_to_lessen_the_noise_are_told_where_there_is_noise():
         result = train(**hopeless, **settings)
         assert result.test_error >= result.baseline_error
         assert wanted in "\n".join(result_lines(result))
-    free = train(**{**SMALL, "eta": 1e-9}, epsilon=math.inf)
+    free = train(**{**SMALL, "eta": 1e9}, epsilon=math.inf)
     assert "no better than not training" in "\n".join(result_lines(free))
     assert "lessen the noise" not in "\n".join(result_lines(free))
     assert "privacy     none (epsilon = inf)" in "\n".join(result_lines(free))
+
+
+@pytest.mark.parametrize("trust", ["local", "secure-aggregation"])
+def test_nu_squared_of_a_record_plan_is_what_one_release_would_have(trust):
+    """Where noise is no multiple of the clip, there is no such number."""
+    shared = {"task": "breast-cancer", "clients": 5, "unit": "record", "epsilon": 2, "trust": trust}
+    stable = plan(**shared, noise_in="message", iterations=4)
+    assert stable.nu2 is None
+    assert "nu^2" not in str(stable)
+    if trust == "local":
+        noisy = plan(**shared, noise_in="gradient", iterations=4)
+        run = prepare(**shared, clip=0.3, iterations=1, public_records=40)
+        sizes, sigma = run.task.clients.sizes, run.account.sigma
+        mean = sum(sizes) / len(sizes)  # the planner's clients are alike
+        averaged = run.task.dimension * sigma**2 / (5 * mean**2) / 0.3**2
+        assert noisy.nu2 == pytest.approx(averaged, rel=0.02)
+
+
+def test_nu_squared_of_sampled_gradients_is_what_one_release_would_have(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(TASK_FILE + "\nbatch = 10\niterations = 2\n")
+    made = plan(task="own.py", epsilon=3, unit="record", clip=0.7)
+    run = prepare(task="own.py", epsilon=3, unit="record", clip=0.7, iterations=1)
+    (event, *_), d = run.account.events, run.task.dimension
+    averaged = d * (event.sigma / (event.rate * 40)) ** 2 / 6
+    assert made.nu2 == pytest.approx(averaged / 0.7**2)
+    assert "sqrt(K)" not in made.reason
+    assert "K times" not in str(made)
+
+
+def test_delta_is_weak_against_all_records_of_all_clients():
+    weak = train(**SMALL, epsilon=3, clip=1, unit="record", delta=0.005)
+    assert any(notice.startswith("WEAK") for notice in weak.notices)
+
+
+def test_the_statement_at_its_edges():
+    """No number that a float cannot hold, no message hidden from those who can subtract, no
+    definition of what is not promised."""
+    huge = statement(train(**SMALL, epsilon=800, clip=1, trust="secure-aggregation", colluding=3))
+    assert "e^epsilon is about" not in huge
+    assert "never a single message" not in huge
+    assert "3 at most; the guarantee is for the other clients" in huge
+    free = statement(train(**SMALL, epsilon=math.inf))
+    assert "were the noise secret" not in free
+    assert "What is guaranteed" not in free
+    printed = statement(train(**SMALL, epsilon=2, clip=1, noise_rule="lemma1", v=0.01))
+    assert printed.startswith("# NOT a privacy guarantee")
+    assert "What is guaranteed" not in printed
 
 
 def test_the_private_dialect_is_gone():

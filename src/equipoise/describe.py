@@ -134,16 +134,21 @@ def plan_lines(plan: Plan) -> list[str]:
         ("verdict", plan.verdict.upper()),
         ("why", plan.reason),
         ("budget", _budget(plan)),
-        (
-            "nu^2",
-            f"{plan.nu2:.3g}: mean of |averaged noise|^2 / C^2 if there were one release; with K "
-            "releases each has K times that",
-        ),
+        *_nu2(plan),
         *_chosen(plan),
         *_beside(plan),
         *(("public", sentence) for sentence in plan.public),
     ]
     return [f"{name:<{WIDTH}}{text}" for name, text in facts]
+
+
+def _nu2(plan: Plan) -> list[tuple[str, str]]:
+    if plan.nu2 is None:
+        return []
+    text = f"{plan.nu2:.3g}: mean of |averaged noise|^2 / C^2 if there were one release"
+    if plan.unit == "client" or plan.chosen:  # not of sampled gradients
+        text += "; with K releases each has K times that"
+    return [("nu^2", text)]
 
 
 def _budget(plan: Plan) -> str:

@@ -53,7 +53,7 @@ class Diagnosis:
 class PublicOnly(BaseModel):
     """What a model trained on public records alone reaches on the public test records."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     records: int
     test_error: Real
@@ -100,7 +100,9 @@ def _account(document: Any) -> Any:
 class Result(BaseModel):
     """A run, what it released and spent, and what came out of it."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", arbitrary_types_allowed=True)
+    model_config = ConfigDict(
+        frozen=True, hide_input_in_errors=True, extra="ignore", arbitrary_types_allowed=True
+    )
 
     notices: list[str]
     private: bool

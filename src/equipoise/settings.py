@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_options, algorithm_spec
-from equipoise.errors import DataError, InvalidValue, require
+from equipoise.errors import InvalidValue, require
 from equipoise.facts import Facts
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Neighbours, Promise, Trust, Unit
@@ -80,7 +80,7 @@ def flag(default: Any, group: str, description: str) -> Any:
 class Common(BaseModel):
     """What planning and training both need to know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True, extra="forbid")
 
     clients: int | None = flag(None, LEARNING, "N (default: the task's)")
     split: str | None = flag(
@@ -446,11 +446,12 @@ def first_sentence(error: ValidationError, model: type[BaseModel] | None = None)
     if first["type"] == "extra_forbidden":
         return unknown_setting(name, model)
     in_a_list = any(isinstance(place, int) for place in first["loc"])
-    shown = "" if in_a_list else _shown(first["input"])
-    return f"{name}{shown}: {first['msg'][0].lower()}{first['msg'][1:]}"
+    value = "" if in_a_list else shown(first["input"])
+    return f"{name}{value}: {first['msg'][0].lower()}{first['msg'][1:]}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value behind its name, `=2`, if it is a short one that a user typed."""
     if isinstance(value, str | int | float | None) and len(str(value)) <= 200:
         return f"={value!r}"
     return "" if isinstance(value, Mapping) else f" (a {type(value).__name__})"
@@ -474,30 +475,3 @@ def near_setting(name: str, known: list[str]) -> str | None:
         return ALSO_CALLED[name]
     near = get_close_matches(name, known, n=1)
     return near[0] if near else None
-
-
-def read_config(path: "str | os.PathLike[str]") -> dict[str, Any]:
-    """Settings of one run from a TOML file, as a sweep's but without lists."""
-    import tomllib
-
-    place = os.fspath(path)
-    try:
-        with open(place, "rb") as file:
-            document = tomllib.load(file)
-    except OSError as error:
-        raise InvalidValue(f"config={place}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{place} is not TOML: {error}") from None
-    known = {*Settings.model_fields, *algorithm_options(), "clip_norm", "name"} - {"options"}
-    for name, value in document.items():
-        if name not in known:
-            raise InvalidValue(f"{place}: {unknown_setting(name, Settings)}")
-        if isinstance(value, list) and name not in ("data", "test", "proxy"):
-            raise InvalidValue(
-                f"{place}: {name} is a list, but a run has one value; `equipoise sweep` takes lists"
-            )
-    document.pop("name", None)
-    if "clip_norm" in document:
-        require("clip" not in document, f"{place}: {SAME_CLIP}")
-        document["clip"] = document.pop("clip_norm")
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in document.items()}

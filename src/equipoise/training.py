@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from equipoise.algorithms.schedule import Schedule, schedule_of
+from equipoise.config import read_config
 from equipoise.engine import Trained, Watch, check_records, run_rounds, single_fleet
 from equipoise.errors import require
 from equipoise.facts import Facts
@@ -17,7 +18,7 @@ from equipoise.fleets import Round, server_rounds
 from equipoise.privacy.events import Account, account
 from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
 from equipoise.result import Point, PublicOnly, Result
-from equipoise.settings import Run, Settings, as_paths, read_config
+from equipoise.settings import Run, Settings, as_paths
 from equipoise.tasks import Measured, Task, TaskOptions, load_measure, load_task
 from equipoise.tasks.public import public_only
 from equipoise.tasks.task import Records
@@ -241,7 +242,7 @@ def _privacy_notice(run: Run, task: Task, spent: float) -> str:
             f"NOT PRIVATE AT ITS LABEL: the exact epsilon spent is {spent:.6g}, not the nominal "
             f"{run.epsilon:g} (noise rule {run.noise_rule}, v={run.v})."
         )
-    units = run.clients if run.unit == "client" else max(task.clients.sizes)
+    units = run.clients if run.unit == "client" else sum(task.clients.sizes)
     if run.delta * units >= 1:
         return (
             f"WEAK: delta={run.delta:g} is not below 1 / number of {run.unit}s: a mechanism that "

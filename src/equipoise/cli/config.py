@@ -4,8 +4,8 @@ user.
 
 from typing import Any
 
+from equipoise.config import read_config
 from equipoise.errors import InvalidValue
-from equipoise.settings import read_config
 
 
 def with_config(words: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from equipoise.errors import require
 from equipoise.paper.tasks.rows import ROWS
+from equipoise.settings import shown
 
 PAPER = {
     "algorithm": ["dp-fedavg", "dp-scaffnew"],
@@ -17,7 +18,7 @@ def paper_grid(task: str, iterations: int | None = None, seeds: int = 3) -> dict
     """The grid of the paper's experiments on one of its five tasks (or on their stand-ins)."""
     require(
         task in ROWS,
-        f"task={task!r} is not one of the paper's: there are {', '.join(sorted(ROWS))}",
+        f"task{shown(task)} is not one of the paper's: there are {', '.join(sorted(ROWS))}",
     )
     row = ROWS[task]
     return {

@@ -3,13 +3,18 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import optimize
 
 from equipoise.errors import require
+from equipoise.facts import Facts
 from equipoise.privacy.gaussian import gdp_mu
 from equipoise.privacy.promise import Promise
+
+if TYPE_CHECKING:
+    from equipoise.settings import Run
 
 
 def trainability(promise: Promise, clients: int, dimension: float) -> float:
@@ -21,6 +26,20 @@ def trainability(promise: Promise, clients: int, dimension: float) -> float:
     """
     over_mu = promise.over_clip / gdp_mu(promise.epsilon, promise.delta)
     return over_mu**2 * dimension / promise.averaging(clients)
+
+
+def trainability_of_gradients(run: "Run", facts: Facts) -> float | None:
+    """The same number where noise is in the mean gradients of a client's records; None where
+    stability bounds the sensitivity, and the noise is no multiple of the clip."""
+    if run.mechanism.by_stability:
+        return None
+    events = run.mechanism.events(run, facts, (1,))
+    means = [
+        event.sigma / (event.rate * size)
+        for event, size in zip(events, facts.sizes or (), strict=True)
+    ]
+    variance = sum(sigma**2 for sigma in means) / len(means)
+    return facts.dimension * variance / (facts.clients * run.clip**2)
 
 
 @dataclass(frozen=True)

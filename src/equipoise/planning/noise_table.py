@@ -5,9 +5,9 @@ from importlib.metadata import version
 
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.facts import Facts
-from equipoise.planning.bounds import trainability
+from equipoise.planning.bounds import trainability, trainability_of_gradients
 from equipoise.planning.plan import NoiseLevel, Plan, Prediction, Question
-from equipoise.privacy.gaussian import gdp_mu
+from equipoise.privacy.promise import Promise
 from equipoise.settings import Run, Settings
 
 
@@ -16,20 +16,19 @@ def plan_noise(
 ) -> Plan:
     promise, C = question.promise(epsilon), question.clip or 1.0
     T = question.iterations or facts.iterations
-    nu2 = _nu2(question, facts, epsilon)
     levels = []
     for tau in divisors_of(T):
         run = _run(question, facts, epsilon, T, tau, C)
-        sigma = run.mechanism.events(run, facts, (tau,) * (T // tau))[0].sigma
+        event = run.mechanism.events(run, facts, (tau,) * (T // tau))[0]
+        sigma, sampled = event.sigma, event.rate < 1
         client_sigma = promise.client_sigma(sigma, facts.clients)
         levels.append(
             NoiseLevel(local_steps=tau, rounds=T // tau, sigma=sigma, client_sigma=client_sigma)
         )
+    nu2 = _nu2(promise, facts, run)
     reason = (
         "nothing was tried: which local steps are best, and whether training is worth while, only "
-        f"a sweep on public data can show. nu^2 = {nu2:.3g}: if there were one release, the "
-        f"averaged noise would be about {math.sqrt(nu2):.3g} times the clip; with K releases it is "
-        "sqrt(K) times that in each"
+        f"a sweep on public data can show{_in_words(nu2, sampled)}"
     )
     if run.mechanism.words.per == "local step":
         reason += "; with noise in the gradients local steps save communication, not privacy"
@@ -59,13 +58,19 @@ def _run(question: Question, facts: Facts, epsilon: float, T: int, tau: int, C: 
     return settings.resolve(facts)
 
 
-def _nu2(question: Question, facts: Facts, epsilon: float) -> float:
-    """nu^2 of messages, or of full-batch gradients averaged over clients if the unit is a
-    record.
-    """
-    promise = question.promise(epsilon)
-    if question.unit == "client":
+def _nu2(promise: Promise, facts: Facts, run: Run) -> float | None:
+    if promise.unit == "client":
         return trainability(promise, facts.clients, facts.dimension)
-    mean = sum(facts.sizes or (1,)) / facts.clients
-    mu = gdp_mu(epsilon, promise.delta)
-    return promise.over_clip**2 * facts.dimension / (mu**2 * facts.clients * mean**2)
+    return trainability_of_gradients(run, facts)
+
+
+def _in_words(nu2: float | None, sampled: bool) -> str:
+    if nu2 is None:
+        return ""
+    more = "the noise of several is in the table"
+    if not sampled:
+        more = "with K releases it is sqrt(K) times that in each"
+    return (
+        f". nu^2 = {nu2:.3g}: if there were one release, the averaged noise would be about "
+        f"{math.sqrt(nu2):.3g} times the clip; {more}"
+    )

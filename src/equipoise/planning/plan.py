@@ -28,7 +28,7 @@ class Prediction(BaseModel):
     squared_distance   |x - x*|^2, where only constants are known
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     excess_loss: Real | None = None
     excess_loss_se: Real | None = None
@@ -42,7 +42,7 @@ class Option(BaseModel):
     """One proposal: where it comes from, its settings (un-rounded if a formula made it), and what
     it is expected to reach."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     origin: str
     algorithm: str | None = None
@@ -66,7 +66,7 @@ class Option(BaseModel):
 class NoiseLevel(BaseModel):
     """The exact noise for one number of local steps, where nothing else can be said."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     local_steps: int
     rounds: int
@@ -77,7 +77,7 @@ class NoiseLevel(BaseModel):
 class Changes(BaseModel):
     """About the least epsilon, clients or records with which training would be worth while."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     epsilon: float | None = None
     clients: int | None = None
@@ -87,13 +87,13 @@ class Changes(BaseModel):
 class Plan(BaseModel):
     """The answer for one budget. `train` reads `settings`; everything else says why."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     format: int = FORMAT
     verdict: Verdict
     reason: str
     promise: Promise
-    nu2: Real
+    nu2: Real | None
     chosen: Option | None
     options: list[Option]
     untrained: Prediction

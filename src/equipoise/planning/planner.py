@@ -119,7 +119,7 @@ class Public:
     untrained: Prediction
 
     def predict(self, trial: Trial) -> Prediction:
-        return predict(trial, self.task, self.stand_ins.real)
+        return predict(trial, self.task, self.stand_ins.kind)
 
 
 def _public(question: Question, task: Task) -> Public:
@@ -191,7 +191,12 @@ def _plan(question: Question, problem: PlanningProblem, public: Public) -> Plan:
     option = partial(_option, problem=problem, public=public)
     chosen = option("plan", best)
     verdict, reason = judge(
-        best, chosen.predicted, public.untrained, public_only(public.task), public.task
+        best,
+        chosen.predicted,
+        public.untrained,
+        public_only(public.task),
+        public.task,
+        public.stand_ins.kind,
     )
     untrained = public.untrained.excess_loss or 0.0
     spec = task_spec(question.task or "")
@@ -201,7 +206,7 @@ def _plan(question: Question, problem: PlanningProblem, public: Public) -> Plan:
         verdict=verdict,
         reason=reason,
         promise=problem.promise,
-        nu2=problem.nu2,
+        nu2=problem.nu2(best.candidate),
         chosen=chosen,
         options=[option(origin, trial) for origin, trial in winners.items()],
         untrained=public.untrained,

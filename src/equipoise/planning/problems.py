@@ -10,7 +10,7 @@ from equipoise.algorithms import algorithm_spec
 from equipoise.algorithms.algorithm import Options
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.facts import Facts
-from equipoise.planning.bounds import trainability
+from equipoise.planning.bounds import trainability, trainability_of_gradients
 from equipoise.planning.candidates import Candidate, smallest
 from equipoise.planning.plan import Changes, Question
 from equipoise.planning.screening import Screen, screen, shortlist
@@ -20,7 +20,7 @@ from equipoise.privacy.gaussian import gdp_mu, noise_sigma
 from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.mechanisms.mechanism import Mechanism
 from equipoise.privacy.promise import Promise
-from equipoise.settings import Settings
+from equipoise.settings import Run, Settings
 from equipoise.tasks.linear import LinearClients
 
 WORTH_WHILE = 0.9  # a plan must leave less than this share of the loss of not training
@@ -56,8 +56,10 @@ class PlanningProblem(Protocol):
         """The plan among the winners."""
         ...
 
-    @property
-    def nu2(self) -> float: ...
+    def nu2(self, candidate: Candidate) -> float | None:
+        """|averaged noise|^2 / C^2 of a run with a single release; None where the noise is no
+        multiple of the clip."""
+        ...
 
     def changes(self, question: Question, untrained: float) -> Changes:
         """What would make training worth while."""
@@ -83,8 +85,7 @@ class ClientProblem:
         """Of the average, per coordinate, for one release with C = 1."""
         return math.sqrt(trainability(self.promise, self.facts.clients, 1))
 
-    @property
-    def nu2(self) -> float:
+    def nu2(self, candidate: Candidate) -> float:
         return trainability(self.promise, self.facts.clients, self.facts.dimension)
 
     def groups(self, question: Question) -> dict[str, list[Candidate]]:
@@ -203,15 +204,8 @@ class RecordProblem:
     def records(self) -> int:
         return (self.facts.sizes or (1,))[0]
 
-    @property
-    def nu2(self) -> float:
-        """nu^2 of full-batch gradients: (Delta/C)^2 d / (mu(epsilon, delta)^2 N m^2), m the records
-        of a client."""
-        mu = gdp_mu(self.promise.epsilon, self.promise.delta)
-        clients = self.facts.clients
-        return (
-            self.promise.over_clip**2 * self.facts.dimension / (mu**2 * clients * self.records**2)
-        )
+    def nu2(self, candidate: Candidate) -> float | None:
+        return trainability_of_gradients(_run(candidate, self.promise, self.facts), self.facts)
 
     def groups(self, question: Question) -> dict[str, list[Candidate]]:
         """By place of the noise, algorithm and local steps."""
@@ -325,10 +319,13 @@ def _price(candidate: Candidate, round_cost: float) -> float:
 
 
 def _sigma(candidate: Candidate, promise: Promise, facts: Facts) -> float:
-    settings = settings_of(candidate, promise, task=facts.task)
-    run = settings.resolve(facts)
+    run = _run(candidate, promise, facts)
     schedule = (candidate.local_steps,) * candidate.rounds
     return run.mechanism.events(run, facts, schedule)[0].sigma
+
+
+def _run(candidate: Candidate, promise: Promise, facts: Facts) -> Run:
+    return settings_of(candidate, promise, task=facts.task).resolve(facts)
 
 
 def settings_of(candidate: Candidate, promise: Promise, **others: Any) -> Settings:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, cast
+from typing import Literal, Protocol, cast
 
 import numpy as np
 import torch
@@ -75,15 +75,21 @@ def surrogate_of(clients: Convex, x0: Tensor, L: float, mu: float) -> Surrogate:
     return Surrogate(clients, x0, best, clients.hessians(halfway), slopes, L, mu)
 
 
+Kind = Literal["real records", "drawn by the task", "made up"]
+
+
 @dataclass(frozen=True)
 class StandIns:
-    """The surrogate, the records of a real client (known or guessed), what was taken as public, and
-    whether the stand-ins are made of real records, so that they can predict a test error."""
+    """The surrogate, the records of a real client (known or guessed), and what was taken as public.
+
+    kind   what they are made of. Only real records predict a test error: others have another
+           optimum. Made-up labels do not even tell whether there is anything to learn.
+    """
 
     surrogate: Surrogate
     records: int
     sentences: list[str]
-    real: bool
+    kind: Kind
 
 
 def stand_ins(task: Task, records: int | None, seed: int) -> StandIns:
@@ -93,11 +99,12 @@ def stand_ins(task: Task, records: int | None, seed: int) -> StandIns:
         raise DataError(f"task={task.name}: no smoothness is known, so no plan can be tried")
     clients, sentences = len(task.clients.sizes), list(task.public)
     number = max(2, min(clients, STAND_INS, int(LARGEST_MAPS / task.dimension**2)))
-    private, real = task.clients, True
+    private = task.clients
+    kind: Kind = "real records"
     if not isinstance(private, LinearClients):
         drawn = cast(Generated, private).like_these(number, seed + 10**6)
         sentences.append("stand-ins drawn by the task's public generator with another seed")
-        records = 1
+        records, kind = 1, "drawn by the task"
     else:
         records = records or _records(task)
         outputs, features = task.shapes["weight"]
@@ -109,11 +116,11 @@ def stand_ins(task: Task, records: int | None, seed: int) -> StandIns:
                 "nothing else: the stand-ins have made-up records, which predict no test error; "
                 "expect plans 10 to 20 % worse"
             )
-            real = False
+            kind = "made up"
         few = min(records, THEIR_RECORDS)
         drawn = bootstrap(pool, number, few, private.link, private.l2, seed)
     surrogate = surrogate_of(drawn, task.x0, task.L, task.mu)
-    return StandIns(surrogate.single() if surrogate.large else surrogate, records, sentences, real)
+    return StandIns(surrogate.single() if surrogate.large else surrogate, records, sentences, kind)
 
 
 class Generated(Protocol):

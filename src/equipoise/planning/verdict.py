@@ -4,6 +4,7 @@ import math
 
 from equipoise.planning.plan import Prediction, Verdict
 from equipoise.planning.problems import WORTH_WHILE
+from equipoise.planning.surrogate import Kind
 from equipoise.planning.trial import Trial
 from equipoise.tasks.public import PublicOnly
 from equipoise.tasks.task import Task
@@ -15,6 +16,7 @@ def judge(
     untrained: Prediction,
     alone: PublicOnly | None,
     task: Task,
+    kind: Kind,
 ) -> tuple[Verdict, str]:
     """The verdict, and why."""
     start = untrained.excess_loss or math.nan
@@ -36,6 +38,12 @@ def judge(
             f"{leaves}, but its predicted test error {predicted.test_error:.3g} is not below the "
             f"{untrained.test_error:.3g} of not training",
         )
+    if kind == "made up":
+        return (
+            "inconclusive",
+            f"{leaves}, but on made-up labels: whether the real ones can be learnt, only real "
+            "public records can show (--proxy FILE)",
+        )
     return "train", leaves
 
 
@@ -44,11 +52,9 @@ def _no_better(predicted: Prediction, untrained: Prediction) -> bool:
     return error is not None and start is not None and error >= start
 
 
-def predict(trial: Trial, task: Task, real_records: bool) -> Prediction:
-    """What the plan is expected to reach. Made-up labels predict nothing about real test
-    records.
-    """
-    error = task.measure(trial.x).error if task.measure and real_records else None
+def predict(trial: Trial, task: Task, kind: Kind) -> Prediction:
+    """What the plan is expected to reach; only real records say anything about test records."""
+    error = task.measure(trial.x).error if task.measure and kind == "real records" else None
     spread = None if error is None else float(error.std() / math.sqrt(len(error)))
     return Prediction(
         excess_loss=trial.mean,

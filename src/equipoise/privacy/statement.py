@@ -23,17 +23,19 @@ REACH = {
 }
 TRUST = {
     "local": "every message of every client, and so every model that follows from them",
-    "secure-aggregation": "the sum of the clients' messages of each round, and so every model; "
-    "never a single message. This holds only where a secure aggregation protocol enforces it",
+    "secure-aggregation": "the sum of the clients' messages of each round, and so every model, and "
+    "all that colluding clients know; no other message by itself. This holds only where a secure "
+    "aggregation protocol enforces it",
 }
 
 
 def statement(result: Result, model_sha256: str | None = None) -> str:
     """Markdown; the numbers in its tables are written so that they read back exactly."""
     title, promised = "# Privacy guarantee of a training run", "## What is guaranteed"
-    if result.run.simulation:
-        title = "# NOT a privacy guarantee"
-        promised = "## What would be guaranteed, were the noise secret and nothing else shown"
+    if not result.private:
+        title, promised = "# NOT a privacy guarantee", "## What the run spends"
+    if result.run.simulation and result.account.sigma > 0:
+        promised = "## What the run would spend, were the noise secret and nothing else shown"
     sections = [
         title,
         _verdict(result),
@@ -64,7 +66,9 @@ def _promised(result: Result) -> dict[str, str]:
         "neighbours": f"{run.neighbours}: " + NEIGHBOURS[run.neighbours].format(unit=run.unit),
         "trust": run.trust,
         "the adversary sees": TRUST[run.trust],
-        "colluding clients": "any number" if run.colluding is None else str(run.colluding),
+        "colluding clients": "any number"
+        if run.colluding is None
+        else f"{run.colluding} at most; the guarantee is for the other clients",
         "clients": str(run.clients),
         "where it ran": "one process that read the records of all clients: nothing is hidden from "
         "its operator",
@@ -162,9 +166,14 @@ def _verdict(result: Result) -> str:
             "under the definitions below: for all neighbouring data sets, in either order, and "
             "every set S of outcomes that the adversary may see, P(S) <= e^epsilon * P'(S) + "
             "delta, where P and P' are the distributions of the outcome under the one and under "
-            f"the other. Here e^epsilon is about {math.exp(min(epsilon, 700)):.3g}. {REACH[unit]}"
+            f"the other.{_factor(epsilon)} {REACH[unit]}"
         )
     return "\n\n".join(notices)
+
+
+def _factor(epsilon: float) -> str:
+    """e^epsilon, where a number can hold it."""
+    return f" Here e^epsilon is about {math.exp(epsilon):.3g}." if epsilon < 700 else ""
 
 
 def _origin(result: Result, model_sha256: str | None) -> str:
@@ -190,8 +199,9 @@ ONCE = {
 
 
 def _not_covered(result: Result) -> list[str]:
+    measured = result.test_error is not None
     items = [
-        "Test errors and curves: they were computed on records declared public.",
+        *(["Test errors and curves: they were computed on records declared public."] * measured),
         *(f"Taken as public: {sentence}." for sentence in result.public),
         ONCE[result.run.unit],
         "Other runs on the same data, such as trials with other settings: each spends its own "

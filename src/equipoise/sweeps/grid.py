@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from equipoise.algorithms.catalogue import algorithm_options
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import DataError, InvalidValue, require
-from equipoise.settings import MOST_ITERATIONS, SAME_CLIP, Settings, near_setting
+from equipoise.settings import MOST_ITERATIONS, SAME_CLIP, Settings, near_setting, shown
 
 SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "schedule", "options"}
 KNOWN = {"name", "seeds", "clip_norm", *Settings.model_fields, *algorithm_options()} - SET_BY_SWEEPS
@@ -88,7 +88,7 @@ def _cells(document: dict[str, Any]) -> Iterator[tuple[Settings, ...]]:
     seeds = _values(document, "seeds", [0, 1, 2])
     require(
         all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds),
-        f"seeds={seeds}: seeds are whole numbers from 0",
+        "seeds are not whole numbers from 0",
     )
     require(len({*seeds}) == len(seeds), f"seeds={seeds}: a trial is there twice")
     axes = {
@@ -123,7 +123,9 @@ def _local_steps(document: dict[str, Any], iterations: Any) -> list[int]:
     """Local steps in a round; those that do not fit the task's own iterations are refused when the
     task is known."""
     count = iterations is None or (type(iterations) is int and 1 <= iterations <= MOST_ITERATIONS)
-    require(count, f"iterations={iterations!r} is not a whole number from 1 to {MOST_ITERATIONS:,}")
+    require(
+        count, f"iterations{shown(iterations)} is not a whole number from 1 to {MOST_ITERATIONS:,}"
+    )
     if document.get("local_steps") != "divisors":
         steps = _values(document, "local_steps", 1)
         wrong = [
@@ -133,7 +135,8 @@ def _local_steps(document: dict[str, Any], iterations: Any) -> list[int]:
         ]
         require(
             not wrong,
-            f"local_steps={wrong[0] if wrong else ''} does not divide iterations={iterations}",
+            f"local_steps{shown(wrong[0]) if wrong else ''} does not divide "
+            f"iterations={iterations}",
         )
         return steps
     require(

@@ -14,23 +14,31 @@ from equipoise.settings import Run, Settings
 NUMBERS = 1  # the version of the arithmetic: raise it when the numbers change that a run gives
 
 
-_UNSET = Settings.model_construct().model_dump(mode="json")
-_DEFAULTS = {**dict.fromkeys(Settings.model_fields), **_UNSET}
+@lru_cache
+def _defaults(model: type[Settings]) -> dict[str, Any]:
+    unset = model.model_construct().model_dump(mode="json")
+    return {**dict.fromkeys(model.model_fields), **unset}
 
 
 @lru_cache(maxsize=2**14)
 def run_key(run: Run, data: str) -> str:
     """The key of a run on data with this fingerprint."""
     document = run.model_dump(mode="json")
-    given = {name: value for name, value in document.items() if value != _DEFAULTS.get(name)}
+    defaults = _defaults(Settings)
+    given = {name: value for name, value in document.items() if value != defaults.get(name)}
     return _digest({"run": given, "data": data, "numbers": NUMBERS})
 
 
 @lru_cache(maxsize=2**14)
-def key_of_version_0_1(run: Run, data: str) -> str:
-    """The key that version 0.1 gave the same run: it hashed every field that it had."""
+def key_of_version_0_1(run: Run, data: str) -> str | None:
+    """The key that version 0.1 gave the same run: it hashed every field that it had. None where the
+    run says something that version 0.1 could not."""
     document: dict[str, Any] = run.model_dump(mode="json")
     options = document.pop("options")
+    newer = {name for name in document if name not in FIELDS_OF_VERSION_0_1} - {"clip"}
+    unsaid = all(document[name] == _defaults(Settings).get(name) for name in newer)
+    if options.keys() - {"h_update"} or not unsaid:
+        return None
     document["clip_norm"] = document.pop("clip")
     known = algorithm_spec(run.algorithm).options
     rule = known["h_update"].default if "h_update" in known else None

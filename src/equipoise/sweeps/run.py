@@ -9,7 +9,7 @@ from equipoise.errors import InvalidValue, require
 from equipoise.paper.grid import paper_grid
 from equipoise.sweeps.grid import Grid, grid, read_grid
 from equipoise.sweeps.store import Store
-from equipoise.sweeps.sweep import Progress, key_of, resolved
+from equipoise.sweeps.sweep import Progress, key_of, resolved, task_of
 from equipoise.sweeps.sweep import sweep as run_grid
 from equipoise.tasks import task_spec
 
@@ -52,6 +52,7 @@ def sweep(
     Several workers are processes that import the calling script again: keep the call under
     ``if __name__ == "__main__":``.
     """
+    task_of.cache_clear()  # files may have changed since the last sweep of this process
     runs = grid_of(what, simulate=simulate, **values)
     require(workers >= 1, f"workers={workers} is not >= 1")
     *_, progress = watch(run_grid(runs.name, runs.cells, Path(store), workers, retry))
@@ -69,8 +70,8 @@ def document_of(
     name = os.fspath(what)
     if name in NAMED_GRIDS:
         return NAMED_GRIDS[name](**values)
-    for key, value in values.items():
-        raise InvalidValue(f"{key}={value} with a grid of one's own: say it in {name}")
+    for key in values:
+        raise InvalidValue(f"{key} with a grid of one's own: say it in {name}")
     return read_grid(Path(name))
 
 

@@ -23,6 +23,7 @@ import torch
 
 from equipoise.algorithms.schedule import schedule_of
 from equipoise.engine import can_be_stacked, shared
+from equipoise.errors import EquipoiseError
 from equipoise.settings import Run, Settings
 from equipoise.sweeps.keys import key_of_version_0_1, run_key
 from equipoise.sweeps.store import Finished, Store
@@ -107,7 +108,7 @@ def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
         except (
             Exception
         ) as error:  # one's own model or metric may raise anything: the sweep goes on
-            text = f"{type(error).__name__}: {error}"
+            text = _without_records(error)
             failed = {keys[run]: run.model_dump_json() for run in runs if keys[run] not in finished}
             kept.fail(failed, text)
             return text
@@ -121,6 +122,12 @@ def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
             ),
         )
     return None
+
+
+def _without_records(error: Exception) -> str:
+    """What went wrong. The words of anybody else's error may hold records: only its kind is
+    kept."""
+    return str(error) if isinstance(error, EquipoiseError) else type(error).__name__
 
 
 def _unfinished(stack: Stack, finished: set[Run]) -> Stack:
@@ -216,7 +223,8 @@ def _left(seconds: float, worked: int, remaining: int) -> float | None:
 def _older_keys(stacks: list[Stack]) -> dict[str, str]:
     """What version 0.1 called these runs, and what they are called now."""
     runs = [run for stack in stacks for row in stack for run in row]
-    return {key_of_version_0_1(run, task_for(run).fingerprint): key_of(run) for run in runs}
+    older = {run: key_of_version_0_1(run, task_for(run).fingerprint) for run in runs}
+    return {key: key_of(run) for run, key in older.items() if key}
 
 
 def _executed(

@@ -12,7 +12,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -220,9 +220,10 @@ def _check_header(path: str, header: list[str], names: list[str]) -> None:
     if len(header) == 1 < len(names) and ";" in header[0]:
         raise DataError(f"{path} looks separated by semicolons: save it with commas")
     wrong = []
-    if missing := [name for name in names if name not in header]:
+    missing = [name for name in names if name not in header]
+    if missing:  # the first line may be no header, but a record: it is not shown
         wrong.append(f"lacks {', '.join(missing)}")
-    if extra := [name for name in header if name not in names]:
+    elif extra := [name for name in header if name not in names]:
         wrong.append(f"has {', '.join(extra)} besides")
     if wrong or len(set(header)) < len(header):
         raise DataError(
@@ -255,18 +256,21 @@ def _read_parquet(path: str) -> tuple[list[str], list[list[str]]]:
         ) from None
     try:
         table = pyarrow.parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException):
+    except Exception:  # whatever it says may hold cells
         raise DataError(f"data={path} is not a Parquet file") from None
-    columns = [
-        ["" if value is None else _cell(value) for value in column.to_pylist()]
-        for column in table.columns
-    ]
+    columns = [[_cell(scalar) for scalar in column] for column in table.columns]
     return list(table.column_names), [list(row) for row in zip(*columns, strict=True)]
 
 
-def _cell(value: object) -> str:
-    """As a CSV file would write it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _cell(scalar: Any) -> str:
+    """As a CSV file would write it; what Python cannot hold, such as a far date, is a missing
+    cell."""
+    try:
+        value = scalar.as_py()
+        text = "" if value is None else str(value)
+    except Exception:  # a cell must not stop a run, nor stand in an error
+        return ""
+    return text.lower() if isinstance(value, bool) else text
 
 
 SPEC = TaskSpec(

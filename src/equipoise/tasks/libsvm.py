@@ -105,9 +105,8 @@ def _link(classes: NDArray[np.float64]) -> Link:
 def _table(
     path: str, rows: NDArray[np.float64], labels: NDArray[np.float64], classes: NDArray[np.float64]
 ) -> Table:
-    unknown = np.setdiff1d(labels, classes)
-    if len(unknown):
-        raise DataError(f"{path} has a label that the training file lacks: {unknown[0]:g}")
+    if len(np.setdiff1d(labels, classes)):
+        raise DataError(f"{path} has a label that the training file lacks")
     return Table(rows, one_hot(np.searchsorted(classes, labels), len(classes)))
 
 
@@ -122,8 +121,9 @@ def _read(
             raise DataError(f"data={path}: there is no such file")
     try:
         loaded = load_svmlight_files(paths, n_features=features)
-    except (ValueError, OSError, EOFError, OverflowError, zlib.error) as error:
-        raise DataError(_first_bad_line(paths) or f"{paths[0]} does not fit: {error}") from None
+    except (ValueError, OSError, EOFError, OverflowError, zlib.error):
+        fault = _first_bad_line(paths) or f"{paths[0]} has a number that cannot be read"
+        raise DataError(fault) from None
     tables: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     for rows, labels in zip(loaded[::2], loaded[1::2], strict=True):
         path = paths[len(tables)]
@@ -154,8 +154,8 @@ def _first_bad_line(paths: list[str]) -> str | None:
                 for number, line in enumerate(file, start=1):
                     if fault := _fault(line.partition("#")[0].split()):
                         return f"{path}, line {number}: {fault}"
-        except (OSError, EOFError, zlib.error) as error:
-            return f"{path} cannot be read to its end: {error}"
+        except (OSError, EOFError, zlib.error):
+            return f"{path} cannot be read to its end: it is damaged"
     return None
 
 

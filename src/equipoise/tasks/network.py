@@ -230,7 +230,12 @@ class ModelClients:
         )
 
     def error(self, x: Tensor) -> Tensor:
-        return measure(self.model, self.loss, self.metric, self.data, x).error
+        """NaN where the model or the loss fails on a record."""
+        try:
+            return measure(self.model, self.loss, self.metric, self.data, x).error
+        except Exception as error:  # whatever a user's code raises
+            log.warning("train error: %s: %s", type(error).__name__, error)
+            return x.new_full(x.shape[:-1], torch.nan, dtype=torch.float64)
 
     def alone(self, client: int) -> Self:
         batches = self.minibatches and self.minibatches.alone(client)

@@ -68,6 +68,7 @@ def own_task(
     the paper
     """
     require(isinstance(model, nn.Module), f"model={type(model).__name__} is not a torch nn.Module")
+    require(isinstance(error_name, str), "error_name is not a text: say in words what the error is")
     flat = FlatModel(model)
     require(
         isinstance(clients, Sequence) and len(clients) >= 1,
@@ -150,26 +151,30 @@ def _loaded(
 ) -> tuple[tuple[Tensor, Tensor], ...]:
     """The records of all clients; of one alone, the others are there without a record."""
     if only is None:
-        return tuple(_stacked(client, f"client {i}", kind) for i, client in enumerate(clients))
+        return tuple(_client(clients, i, kind) for i in range(len(clients)))
     require(
         0 <= only < len(clients), f"client={only} is not one of the {len(clients)} clients, from 0"
     )
-    inputs, targets = _stacked(clients[only], f"client {only}", kind)
+    inputs, targets = _client(clients, only, kind)
     empty = inputs[:0], targets[:0]
     return tuple((inputs, targets) if i == only else empty for i in range(len(clients)))
+
+
+def _client(clients: Sequence[Any], i: int, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    return _stacked(partial(clients.__getitem__, i), f"client {i}", kind)
 
 
 def _stacked(data: Any, whose: str, kind: torch.dtype) -> tuple[Tensor, Tensor]:
     """All records of a data set as two tensors. What reading it raises may hold records: it stays
     here."""
-    require(
-        not isinstance(data, DataLoader),
-        f"{whose} is a DataLoader, whose order of records is its own: no sample of it is a secret "
-        "Poisson sample; give its data set",
-    )
     try:
-        if callable(data) and not hasattr(data, "__getitem__"):
+        while callable(data) and not hasattr(data, "__getitem__"):
             data = data()
+        if isinstance(data, DataLoader):
+            raise InvalidValue(
+                f"{whose} is a DataLoader, whose order of records is its own: no sample of it is a "
+                "secret Poisson sample; give its data set"
+            )
         if isinstance(data, tuple | list) and len(data) == 2 and all(map(_is_array, data)):
             inputs, targets = (_tensor(part, kind) for part in data)
         else:
@@ -178,6 +183,8 @@ def _stacked(data: Any, whose: str, kind: torch.dtype) -> tuple[Tensor, Tensor]:
                 torch.stack([torch.as_tensor(part) for part in parts])
                 for parts in zip(*examples, strict=True)
             )
+    except InvalidValue:
+        raise
     except Exception as error:  # whatever a user's data set raises
         raise DataError(
             f"{whose} is neither a data set of (input, target) examples nor a pair of arrays "
@@ -309,8 +316,8 @@ def task_file(path: str, options: TaskOptions, only: int | None = None) -> Task:
 
 
 def _run_file(path: str, seed: int) -> dict[str, Any]:
-    """The names that the file defines; of an error only its kind and place, unless it is about
-    code."""
+    """The names that the file defines; of an error only its kind and place: its words may hold
+    records."""
     with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
         torch.manual_seed(seed)
         sys.path.insert(0, str(Path(path).resolve().parent))
@@ -319,13 +326,20 @@ def _run_file(path: str, seed: int) -> dict[str, Any]:
         except (EquipoiseError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            about_code = isinstance(error, ImportError | SyntaxError | NameError)
-            text = f": {_first_line(error)}" if about_code else ""
             raise DataError(
-                f"{path}, line {_line(error, path)}: {type(error).__name__}{text}"
+                f"{path}, line {_line(error, path)}: {type(error).__name__}{_about(error, path)}"
             ) from None
         finally:
             sys.path.pop(0)
+
+
+def _about(error: BaseException, path: str) -> str:
+    """What an error says of the file's own text: its syntax, or a name that stands in it."""
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return f": {_first_line(error)}"
+    name = error.name if isinstance(error, ImportError | NameError) else None
+    source = Path(path).read_text(encoding="utf-8", errors="replace")
+    return f": {name} is not there" if name and name in source else ""
 
 
 def _line(error: BaseException, path: str) -> str:
