@@ -36,6 +36,7 @@ from equipoise.planning.problems import LONGEST, PACES, ROUNDS, ClientProblem
 from equipoise.planning.screening import Screen, screen, shortlist
 from equipoise.planning.surrogate import Surrogate, bootstrap, surrogate_of
 from equipoise.planning.trial import race
+from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.promise import Promise
 from equipoise.seeds import stream
 from equipoise.tasks import TaskOptions, libsvm, load_task
@@ -106,7 +107,7 @@ def problem(
 def tried_on(surrogate: Surrogate, promise: Promise, clients: int) -> ClientProblem:
     """Plans for so many clients, tried on this surrogate."""
     facts = Facts("bench", clients, len(surrogate.x0), 1 / surrogate.L, 1)
-    return ClientProblem(surrogate, promise, facts)
+    return ClientProblem(surrogate, promise, facts, mechanism("client"))
 
 
 def two_stage(public: ClientProblem, algorithm: str, clip: float, gammas: list[float]) -> Candidate:
@@ -115,7 +116,7 @@ def two_stage(public: ClientProblem, algorithm: str, clip: float, gammas: list[f
     etas = [1 / surrogate.L, 0.25 / surrogate.L]
     seeds = 3 if surrogate.large else 8
     what = Screen(algorithm, {}, etas, paces, [clip], gammas, public.noise_per_clip, seeds)
-    candidates = shortlist(screen(surrogate, what))
+    candidates = shortlist(screen(surrogate, what, mechanism("client")))
     won = race(candidates, public.try_out, public.stages).candidate
     worth = won.excess < float(surrogate.excess(surrogate.x0))
     return won if worth else replace(won, rounds=0)  # not to train

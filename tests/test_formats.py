@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import equipoise
-from equipoise.cli.train import _read_plan
+from equipoise.planning.plan import read_plan
 from equipoise.settings import HashableOptions, Run, Settings
 from equipoise.sweeps import keys
 from equipoise.sweeps.grid import grid
@@ -37,7 +37,7 @@ def written(*parts):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_old_plans_say_what_they_said(name):
-    old, made = written(name), _read_plan(GOLDEN / name)
+    old, made = written(name), read_plan(GOLDEN / name)
     assert (made.verdict, made.reason, made.nu2) == (old["verdict"], old["reason"], old["nu2"])
     promised = (made.epsilon, made.delta, made.unit)
     assert promised == (old["epsilon"], old["delta"], old["unit"])
@@ -72,10 +72,10 @@ def test_old_plans_say_what_they_said(name):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_old_plans_read_back_once_they_are_written_anew(name, tmp_path):
-    made = _read_plan(GOLDEN / name)
+    made = read_plan(GOLDEN / name)
     (tmp_path / "new.json").write_text(made.to_json())
     assert json.loads(made.to_json())["format"] == 1
-    assert _read_plan(tmp_path / "new.json") == made
+    assert read_plan(tmp_path / "new.json") == made
     assert made.verdict.upper() in str(made)
 
 
@@ -390,7 +390,7 @@ def test_what_a_newer_version_wrote_is_not_misread(tmp_path, capsys):
     shutil.copytree(GOLDEN / "run", tmp_path / "run")
     newer = {**json.loads(equipoise.load(GOLDEN / "run").to_json()), "format": 2}
     (tmp_path / "run" / "result.json").write_text(json.dumps(newer))
-    made = json.loads(_read_plan(GOLDEN / "plan.json").to_json())
+    made = json.loads(read_plan(GOLDEN / "plan.json").to_json())
     (tmp_path / "plan.json").write_text(json.dumps({**made, "format": 2}))
     for command in (("show", tmp_path / "run"), ("train", "--plan", tmp_path / "plan.json")):
         code, out, err = run_command(capsys, *map(str, command))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise import epsilon_spent, train
+from equipoise import epsilon_spent, noise_sigma, plan, train
 from equipoise.errors import InvalidValue
 from equipoise.privacy import Promise, SecretNoise
 from equipoise.privacy.clip import ClippedRelease, clip
@@ -169,7 +169,6 @@ class Doubled(ClientMessage):
     words = Words(
         released="a model update a round, clipped, plus twice the noise that is needed",
         noised="one message with doubled noise",
-        per="round",
     )
 
     def sigma(self, run, facts, releases):
@@ -186,11 +185,11 @@ class Coarse(ClientMessage):
 
 
 class OnGrid:
-    def __init__(self, inner):
-        self.inner = inner
+    def __init__(self, inner, steps=64):
+        self.inner, self.steps = inner, steps
 
     def release(self, update, noise, round):
-        return (self.inner.release(update, noise, round) * 64).round() / 64
+        return (self.inner.release(update, noise, round) * self.steps).round() / self.steps
 
 
 RUN = {"task": "breast-cancer", "clients": 6, "iterations": 12, "local_steps": 4, "clip": 1.0}
@@ -272,3 +271,52 @@ def test_a_rule_without_noise_at_that_place_says_which_places_it_has(monkeypatch
     assert mechanism("record", "message", "elsewhere") is own
     with pytest.raises(InvalidValue, match="this rule has no noise there; leave it out, or choose"):
         mechanism("record", "gradient", "elsewhere")
+
+
+class Rounded(ClientMessage):
+    """Rounded to a grid whose step is the object's own."""
+
+    def __init__(self, rule, steps):
+        self.rule, self.steps = rule, steps
+
+    def releaser(self, clip, sigma):
+        return OnGrid(ClippedRelease(clip, sigma), self.steps)
+
+
+def test_mechanisms_of_one_class_are_not_taken_for_each_other(monkeypatch, tmp_path):
+    for own in (Rounded("fine", 2**20), Rounded("rough", 2)):
+        monkeypatch.setitem(MECHANISMS, (own.unit, own.noise_in, own.rule), own)
+    document = {**RUN, "name": "own", "epsilon": 2.0, "noise_rule": ["fine", "rough"], "seeds": [0]}
+    results = swept(document, tmp_path / "own.sqlite")
+    assert len(results) == 2
+    for result, loss in results:
+        by_itself = train(Settings.of(**result.run.model_dump()))
+        assert loss == pytest.approx(by_itself.curve[-1].test_loss, rel=1e-9)
+
+
+class Elsewhere(ClientMessage):
+    """Another place for the noise of a client, with three times the noise."""
+
+    noise_in = "elsewhere"
+
+    def sigma(self, run, facts, releases):
+        return 3 * super().sigma(run, facts, releases)
+
+
+def test_a_new_place_is_planned_as_itself(monkeypatch):
+    own = Elsewhere()
+    monkeypatch.setitem(MECHANISMS, (own.unit, own.noise_in, own.rule), own)
+    question = {"task": "quadratic", "epsilon": 20, "clip": 0.3, "iterations": 4}
+    plain, other = plan(**question), plan(**question, noise_in="elsewhere")
+    assert plain.settings.noise_in == "message"
+    assert other.settings.noise_in == "elsewhere"
+    result = train(other, anyway=True)
+    assert result.account.sigma == other.chosen.sigma
+    wide = noise_sigma(20, 1e-5, other.chosen.rounds, 0.6)
+    assert other.chosen.sigma == pytest.approx(3 * wide)
+    assert other.predicted.excess_loss > plain.predicted.excess_loss
+
+
+@pytest.mark.parametrize(("key", "own"), MECHANISMS.items())
+def test_a_mechanism_is_listed_as_what_it_is(key, own):
+    assert key == (own.unit, own.noise_in, own.rule)

@@ -16,6 +16,7 @@ from equipoise.privacy.noise import SimulatedNoise
 from equipoise.privacy.noisy_gradient import NoisyGradient
 from equipoise.settings import Settings
 from equipoise.tasks import TaskOptions, load_client, load_task
+from equipoise.training import account_of
 from problems import HEADER
 
 FUNCTIONS = """
@@ -221,3 +222,19 @@ def test_a_client_that_does_not_exist_is_refused(files, tmp_path, client):
     Path("task.py").write_text(FUNCTIONS.replace("range(5)", "range(4)"))
     with pytest.raises(InvalidValue, match=sentence.format(4)):
         load_client("task.py", TaskOptions(), client)
+
+
+@pytest.mark.parametrize("how", [{}, {"sampling_rate": 0.5}, {"noise_in": "message"}])
+def test_a_silo_that_is_told_the_sizes_makes_the_account_of_everybody(files, how):
+    """Of one record: sizes are public there, and a client alone knows only its own."""
+    together = load_task("csv", replace(files, unit="record"))
+    said = Settings.of(task="csv", epsilon=3, clip=1, unit="record", iterations=4, **how)
+    facts = together.facts("record")
+    run, schedule = said.resolve(facts), (1, 1, 1, 1)
+    for client in range(4):
+        alone = load_client("csv", replace(files, unit="record"), client)
+        assert alone.facts("record").sizes is None
+        told = alone.facts("record", facts.sizes)
+        assert told == facts
+        assert said.resolve(told) == run
+        assert account_of(run, told, schedule) == account_of(run, facts, schedule)

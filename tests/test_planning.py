@@ -36,12 +36,14 @@ from equipoise.planning.surrogate import bootstrap, surrogate_of, synthetic_pool
 from equipoise.planning.trial import TrialNoise, race
 from equipoise.planning.verdict import judge
 from equipoise.privacy.clip import ClippedRelease
+from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.promise import Promise
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.public import minimiser
 from problems import run_command
 
 AGGREGATED = Promise(2, 1e-5, trust="secure-aggregation")
+PLACE = mechanism("client")
 
 
 def problem(**changes):
@@ -213,7 +215,9 @@ def test_local_steps_grow_with_the_clip_as_the_displacement_law_says():
     best = []
     for C in (0.025, 0.05, 0.1, 0.2):
         paces = [(tau, [T // tau]) for tau in divisors]
-        tried = screen(surrogate, Screen("dp-fedavg", {}, [1.0], paces, [C], [1.0], noise, 64))
+        tried = screen(
+            surrogate, Screen("dp-fedavg", {}, [1.0], paces, [C], [1.0], noise, 64), PLACE
+        )
         best.append(min(tried, key=lambda c: c.excess).local_steps)
     products = [T / tau * C for tau, C in zip(best, (0.025, 0.05, 0.1, 0.2), strict=True)]
     assert best == sorted(best)
@@ -238,7 +242,7 @@ def test_trials_use_common_random_numbers_and_races_keep_the_best():
         Candidate("dp-fedavg", 1.0, 1, 60, 3.0, 1.0),
     )
     facts = Facts("quadratic", 6, task.dimension, 1.0, 32)
-    tried = ClientProblem(surrogate, AGGREGATED, facts)
+    tried = ClientProblem(surrogate, AGGREGATED, facts, PLACE)
 
     def try_out(candidate, seeds):
         return tried.try_with(candidate, seeds, 0.05)

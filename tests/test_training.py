@@ -202,7 +202,7 @@ def test_a_planner_tries_the_steps_that_a_pull_allows(monkeypatch):
     """1/L for rounds of one step, which feel no pull; 1/(L + prox) and shorter for longer ones."""
     screened = []
 
-    def screen(surrogate, what):
+    def screen(surrogate, what, place):
         screened.append((surrogate.L, what.etas))
         raise Stop
 

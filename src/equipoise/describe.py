@@ -1,29 +1,30 @@
 """Results and plans in words: one fact a line, what matters first. Plain text, for every reader."""
 
+from collections.abc import Sequence
 from html import escape
 from math import inf
 
 from equipoise.planning.plan import Option, Plan, Prediction
 from equipoise.result import Result
+from equipoise.settings import Run
 
 WIDTH = 12  # of the names at the left
 
 
 def result_lines(result: Result) -> list[str]:
     """Notices first, then what came out, what was spent, and what was promised to whom."""
-    facts = [f"{name:<{WIDTH}}{text}" for name, text in result_facts(result)]
-    return [*result.notices, headline(result), *facts]
+    return [*result.notices, headline(result), *_aligned(result_facts(result))]
+
+
+def _aligned(facts: list[tuple[str, str]]) -> list[str]:
+    return [f"{name:<{WIDTH}}{text}" for name, text in facts]
 
 
 def result_facts(result: Result) -> list[tuple[str, str]]:
-    return [
-        *_errors(result),
-        _spent(result),
-        _protected(result),
-        _adversary(result),
-        _noise(result),
-        _clip(result),
-    ]
+    facts = [*_errors(result), _spent(result), _protected(result)]
+    if result.run.epsilon < inf:
+        facts += [_adversary(result), _noise(result)]
+    return [*facts, _clip(result)]
 
 
 def headline(result: Result) -> str:
@@ -49,15 +50,12 @@ def _errors(result: Result) -> list[tuple[str, str]]:
     error, start = result.test_error, result.baseline_error
     if error is None or start is None:
         return [("test error", "no public test records were given (--test FILE)")]
-    facts = [
-        ("test error", f"{error:.4f}   without training: {start:.4f}"),
-        ("", f"{result.error_name}, on records declared public, outside the guarantee"),
-    ]
+    text = f"{error:.4f}; without training {start:.4f}"
+    if alone := result.public_only:
+        text += f"; from {alone.records} public records alone {alone.test_error:.4f}"
+    facts = [("test error", f"{text} ({result.error_name}, on public records)")]
     if error >= start:
         facts.append(("", f"no better than not training{_way_out(result)}"))
-    if alone := result.public_only:
-        text = f"{alone.test_error:.4f}   from {alone.records} public records alone"
-        facts.append(("public only", text))
     return facts
 
 
@@ -65,10 +63,11 @@ def _way_out(result: Result) -> str:
     """What lessens the noise, where there is any."""
     if result.account.sigma == 0:
         return ""
-    per = result.run.mechanism.words.per
-    fewer = "fewer rounds" if per == "round" else "fewer local steps in all"
+    per_round = result.run.mechanism.paid_per == "round"
+    fewer = "fewer rounds, " if per_round else "fewer local steps in all, "
+    fewer = fewer if result.account.releases > 1 else ""
     more = "clients" if result.run.unit == "client" else "records"
-    return f": {fewer}, a smaller clip or more {more} lessen the noise"
+    return f": {fewer}a smaller clip or more {more} would lessen the noise"
 
 
 def _spent(result: Result) -> tuple[str, str]:
@@ -87,7 +86,7 @@ def _protected(result: Result) -> tuple[str, str]:
     run = result.run
     if run.simulation:
         return ("protects", "nobody: see the first line")
-    whom = {"client": "one client and all it holds", "record": "one record of one client"}[run.unit]
+    whom = {"client": "all data of one client", "record": "one record of one client"}[run.unit]
     return ("protects", f"{whom} (unit: {run.unit}; neighbours: {run.neighbours})")
 
 
@@ -116,30 +115,38 @@ def noised(result: Result) -> str:
 
 
 def _clip(result: Result) -> tuple[str, str]:
-    rates = sorted({event.rate for event in result.account.events})
+    run, rates = result.run, sorted({event.rate for event in result.account.events})
     sampling = ""
     if result.account.sampled:
         to = f" to {rates[-1]:.4g}" if len(rates) > 1 else ""
-        sampling = f" for one record's gradient; sampling rate {rates[0]:.4g}{to}"
+        sampling = f"; sampling rate {rates[0]:.4g}{to}"
     return (
         "clip",
-        f"C = {result.run.clip:g}{sampling}; noise rule: {result.run.noise_rule}; source: "
+        f"C = {run.clip:g}, of {clipped(run)}{sampling}; noise rule: {run.noise_rule}; source: "
         f"{result.noise_source}",
     )
 
 
+def clipped(run: Run) -> str:
+    """What C bounds."""
+    return "a message" if run.mechanism.clips_message else "one record's gradient"
+
+
 def plan_lines(plan: Plan) -> list[str]:
+    return _aligned(plan_facts(plan))
+
+
+def plan_facts(plan: Plan) -> list[tuple[str, str]]:
     """Verdict, reason, plan, prediction, and what else was considered."""
-    facts = [
+    return [
         ("verdict", plan.verdict.upper()),
         ("why", plan.reason),
         ("budget", _budget(plan)),
         *_nu2(plan),
         *_chosen(plan),
         *_beside(plan),
-        *(("public", sentence) for sentence in plan.public),
+        ("public", "; ".join(plan.public)),
     ]
-    return [f"{name:<{WIDTH}}{text}" for name, text in facts]
 
 
 def _nu2(plan: Plan) -> list[tuple[str, str]]:
@@ -203,11 +210,12 @@ def _beside(plan: Plan) -> list[tuple[str, str]]:
         facts.append(("compared", better))
     start = plan.untrained
     if start.excess_loss is not None:
-        text = f"excess loss {start.excess_loss:.4g}, test error {number(start.test_error)}"
+        text = f"excess loss {start.excess_loss:.4g}"
+        if start.test_error is not None:
+            text += f", test error {start.test_error:.4g}"
+        if alone := plan.public_only:
+            text += f"; {alone.records} public records alone: test error {alone.test_error:.4g}"
         facts.append(("untrained", text))
-    if alone := plan.public_only:
-        text = f"test error {alone.test_error:.4f}, from {alone.records} public records alone"
-        facts.append(("public only", text))
     if changes := plan.changes:
         of_each = " of each client" if plan.unit == "record" else ""
         what = "clients" if plan.unit == "client" else "records"
@@ -228,11 +236,9 @@ def _better(plan: Plan) -> str | None:
     least, next_least = (_excess(option) for option in (first, second))
     ahead = 1 - least / next_least
     spread = (_excess_se(first) ** 2 + _excess_se(second) ** 2) ** 0.5
-    tie = "" if next_least - least > 2 * spread else " (within the noise: a tie)"
-    return (
-        f"{first.algorithm} leaves {ahead:.0%} less excess loss than {second.algorithm} for this "
-        f"budget{tie}"
-    )
+    if next_least - least <= 2 * spread:
+        return f"{first.algorithm} and {second.algorithm} tie, within the spread of the trials"
+    return f"{first.algorithm} leaves {ahead:.0%} less excess loss than {second.algorithm}"
 
 
 def _excess(option: Option) -> float:
@@ -260,6 +266,12 @@ def number_of(count: float, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def as_html(lines: list[str]) -> str:
-    """For a notebook: the same lines, as they are."""
-    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+def as_html(facts: list[tuple[str, str]], above: Sequence[str] = ()) -> str:
+    """For a notebook: what stands above, then a row for each fact."""
+    lines = "".join(f"<div>{escape(line)}</div>" for line in above)
+    rows = "".join(
+        f'<tr><th style="text-align:left">{escape(name)}</th>'
+        f'<td style="text-align:left">{escape(text)}</td></tr>'
+        for name, text in facts
+    )
+    return f"{lines}<table>{rows}</table>"

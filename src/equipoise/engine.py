@@ -157,8 +157,9 @@ def can_be_stacked(task: Task, run: Run) -> bool:
 def shared(run: Run) -> tuple[Any, ...]:
     """What runs must have in common to be trained together: rules of noise may differ, the way in
     which noise enters may not."""
-    spec, place = algorithm_spec(run.algorithm), type(run.mechanism)
-    return (*_alike(run), spec.stacks_as or spec.name, place.gradient, place.releaser)
+    mechanism, group = run.mechanism, algorithm_spec(run.algorithm).group
+    functions = type(mechanism).gradient, type(mechanism).releaser
+    return (*_alike(run), group, *functions, repr(sorted(vars(mechanism).items())))
 
 
 def _check_alike(task: Task, runs: Rows) -> None:
@@ -181,15 +182,21 @@ def _stacked_algorithm(runs: Rows) -> Algorithm:
     hyper = hyper_of(run)._replace(clip=_clips(runs))
     if len({run.algorithm for row in runs for run in row}) == 1:
         return spec.make(hyper)
-    assert spec.stacked, "algorithms that share stacks_as have it"
-    variates = [[float(algorithm_spec(run.algorithm).variate) for run in row] for row in runs]
-    return spec.stacked(hyper, _tensor(variates))
+    stacks = [[algorithm_spec(run.algorithm).stack for run in row] for row in runs]
+    values = [[stack.own for stack in row if stack] for row in stacks]
+    assert spec.stack, "algorithms of one group have a stack"
+    return spec.stack.make(hyper, _tensor(values))
 
 
 def _stacked_noise(
     task: Task, runs: Rows, accounts: Accounts, noise: NoiseSource
 ) -> tuple[Gradient, Releaser]:
     """As `noise_of`, with a clip and a sigma for each run."""
+    events = [account.events for row in accounts for account in row]
+    require(
+        all(len(one_for_all) == 1 and one_for_all[0].rate == 1 for one_for_all in events),
+        "runs whose clients differ, or sample their records, are trained one by one",
+    )
     sigmas = [
         [
             run.promise.client_sigma(account.sigma, run.clients)

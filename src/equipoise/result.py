@@ -165,9 +165,9 @@ class Result(BaseModel):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from equipoise.describe import as_html, result_lines
+        from equipoise.describe import as_html, headline, result_facts
 
-        return as_html(result_lines(self))
+        return as_html(result_facts(self), [*self.notices, headline(self)])
 
     def to_json(self) -> str:
         """One JSON document; what the reader must know first comes first."""

@@ -7,7 +7,7 @@ which heading its help stands.
 import math
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -49,7 +49,8 @@ def as_paths(value: Any) -> Any:
     """One path or several, each a str or anything that os.fspath takes."""
     if isinstance(value, str | os.PathLike):
         value = (value,)
-    return tuple(_path(path) for path in value) if isinstance(value, list | tuple) else value
+    several = isinstance(value, list | tuple | Iterator)
+    return tuple(_path(path) for path in value) if several else value
 
 
 def _path(value: Any) -> Any:
@@ -356,6 +357,11 @@ class Settings(Common):
     def memory(self) -> "Memory":
         """What clients carry from round to round."""
         return algorithm_spec(self.algorithm).memory(self.options)
+
+    @property
+    def gradient_steps(self) -> bool:
+        """Whether rounds are plain gradient steps."""
+        return algorithm_spec(self.algorithm).gradient_steps
 
     @property
     def proximal(self) -> float:

@@ -36,6 +36,7 @@ class Prepared(NamedTuple):
     account: Account
     noise: NoiseSource
     command: str | None
+    alone: PublicOnly | None
 
 
 def train(
@@ -54,7 +55,7 @@ def train(
     ((trained,),) = run_rounds(
         [ready.task], [[ready.run]], [[ready.account]], ready.schedule, ready.noise, watch
     )
-    return _result(ready.run, ready.task, ready.account, trained, ready.noise.name, ready.command)
+    return _result(ready, trained)
 
 
 def rounds(settings: "Settings | Plan | None" = None, **values: Any) -> Iterator[Round]:
@@ -87,11 +88,22 @@ def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepare
     seed = run.simulate_noise_seed
     noise = SecretNoise() if seed is None else SimulatedNoise(seed)
     command = None if isinstance(own, Task) else settings.command
-    return Prepared(task, run, schedule, account_of(run, facts, schedule), noise, command)
+    spent = account_of(run, facts, schedule)
+    return Prepared(task, run, schedule, spent, noise, command, _alone(task))
+
+
+def _alone(task: Task) -> PublicOnly | None:
+    """What public records alone teach: found out before anything private is spent."""
+    alone = public_only(task)
+    return PublicOnly(**alone._asdict()) if alone else None
 
 
 def _settings(settings: "Settings | Plan | None", values: dict[str, Any]) -> Settings:
     anyway = bool(values.pop("anyway", False))
+    if settings is None and "plan" in values:
+        from equipoise.planning.plan import read_plan
+
+        settings = read_plan(values.pop("plan"))
     require(
         settings is None or isinstance(settings, Settings) or hasattr(settings, "to_train"),
         f"settings is a {type(settings).__name__}: give Settings, a Plan, or keywords, "
@@ -145,22 +157,24 @@ def train_together(
         ),
         "runs of a row have one simulate_noise_seed: they share their noise",
     )
+    alone = [_alone(task) for task in tasks]
     trained = run_rounds(tasks, runs, accounts, schedule, SimulatedNoise(*seeds), points=points)
-    names = [SimulatedNoise(seed).name for seed in seeds]
-    return [
-        [
-            _result(run, task, spent, outcome, name, None)
-            for run, spent, outcome in zip(*columns, strict=True)
-        ]
-        for name, task, *columns in zip(names, tasks, runs, accounts, trained, strict=True)
-    ]
+    results = []
+    for s, (task, seed) in enumerate(zip(tasks, seeds, strict=True)):
+        noise = SimulatedNoise(seed)
+        row = zip(runs[s], accounts[s], trained[s], strict=True)
+        results.append(
+            [
+                _result(Prepared(task, run, schedule, spent, noise, None, alone[s]), outcome)
+                for run, spent, outcome in row
+            ]
+        )
+    return results
 
 
-def _result(
-    run: Run, task: Task, spent: Account, trained: Trained, noise_name: str, command: str | None
-) -> Result:
+def _result(ready: Prepared, trained: Trained) -> Result:
+    run, task, spent = ready.run, ready.task, ready.account
     curve = trained.curve
-    alone = public_only(task)
     return Result(
         run=run,
         account=spent,
@@ -171,19 +185,19 @@ def _result(
         sizes=task.clients.sizes if run.unit == "record" else None,
         mu=task.mu,
         L=task.L,
-        noise_source=noise_name if spent.sigma > 0 else "none",
+        noise_source=ready.noise.name if spent.sigma > 0 else "none",
         test_error=curve[-1].test_error if curve else None,
         client_error=curve[-1].client_error if curve else None,
         baseline_error=_baseline(task, curve),
         error_name=task.error_name,
-        public_only=PublicOnly(**alone._asdict()) if alone else None,
+        public_only=ready.alone,
         curve=curve,
         per_round=trained.diagnoses or None,
         failed=trained.failed,
         public=(*task.public, *_taken_as_public(run)),
         parameters=task.shapes,
         reading=task.reading,
-        repeat=command,
+        repeat=ready.command,
         version=_version(),
         x=trained.x.numpy(),
     )

@@ -16,23 +16,29 @@ of the whole run."""
 Options = Mapping[str, float | str]
 """Settings that only some algorithms understand, by name; what is absent has its default."""
 
-Memory = Literal["none", "private", "released"]
-"""What a client carries from round to round: nothing, something private, or only what was
-released.
+Memory = Literal["none", "released", "updates", "private"]
+"""What a client carries from round to round: nothing; only what was released; its updates as they
+were before clip and noise; or anything else. What was broadcast may be remembered besides.
 """
+
+
+def no_memory(options: Options) -> Memory:
+    return "none"
 
 
 class Algorithm(NamedTuple):
     """Pure functions on the last axis of x: [d], [clients, d] or [runs, clients, d].
 
     init(x) -> state
-        A client's memory before the first round, at the public initial model x.
+        A client's memory before the first round, at the public initial model x: a NamedTuple of
+        tensors shaped like x, so that clients whose updates overflow can start afresh.
     local_round(x, state, iterations, gradient) -> (update, state)
         The local steps t in `iterations` from the broadcast model x, as one update not yet clipped,
         and the new memory. Both are private: only `fleets.client.client_round` may turn the update
         into a release.
     after_release(state, update, release) -> state
-        The memory once the update was released.
+        The memory once the update was released. One that uses `release` is "released" or "private";
+        under secure aggregation no message is released by itself, and `check` must refuse it.
     """
 
     init: Callable[["Tensor"], Any]
@@ -75,34 +81,50 @@ class Option(NamedTuple):
             require(number, f"{name}={value!r} is not {self.rule}")
 
 
+class Stack(NamedTuple):
+    """Algorithms of one `name` can be trained in one computation: `make(numbers, value)` is each of
+    them where the value is its `own`."""
+
+    name: str
+    make: Callable[[Hyper, Any], Algorithm]
+    own: float
+
+
 @dataclass(frozen=True)
 class AlgorithmSpec:
     """An algorithm as the rest of the product knows it.
 
     make          the algorithm for given numbers
-    options       the settings that it alone understands
     memory        what its clients remember, given the options
+    gradient_steps   whether a round is gradient steps x_i - eta (gradient + proximal (x_i - x) - h)
+                  from the broadcast x, with h the same in all of them: what stability bounds, and
+                  the closed form that the planner screens with, are about
+    options       the settings that it alone understands
     open_memory   options under which clients remember only what was released
     proximal      the curvature that it adds to every local loss, given the options
     check         refuses settings with which the algorithm has no meaning
-    variate       whether clients have a control variate h
+    variate       whether clients have a control variate h, as that of DP-ScaffNew
     paper         what the paper calls it, if it is the paper's
-    stacks_as     algorithms of one such name can be trained in one computation, by `stacked`
-    stacked       (numbers, 1 where the run has a variate and 0 where not) -> one algorithm for all
+    stack         with which others it can be trained in one computation
     """
 
     name: str
     summary: str
     make: Callable[[Hyper], Algorithm]
+    memory: Callable[[Options], Memory]
+    gradient_steps: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)
-    memory: Callable[[Options], Memory] = lambda options: "none"
     open_memory: Options = field(default_factory=dict)
     proximal: Callable[[Options], float] = lambda options: 0.0
     check: Callable[[Any], None] = lambda settings: None
     variate: bool = False
     paper: str | None = None
-    stacks_as: str = ""
-    stacked: Callable[[Hyper, Any], Algorithm] | None = None
+    stack: Stack | None = None
+
+    @property
+    def group(self) -> str:
+        """What algorithms that are trained in one computation have in common."""
+        return self.stack.name if self.stack else self.name
 
     def given(self, options: Options) -> dict[str, float | str]:
         """The options that differ from their defaults, checked; one of another algorithm is

@@ -5,8 +5,15 @@ Clients remember nothing.
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from equipoise.algorithms.algorithm import Algorithm, AlgorithmSpec, Gradient, Hyper
-from equipoise.algorithms.dp_scaffnew import STACK, with_variate_where
+from equipoise.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmSpec,
+    Gradient,
+    Hyper,
+    Stack,
+    no_memory,
+)
+from equipoise.algorithms.dp_scaffnew import with_variate_where
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +46,8 @@ SPEC = AlgorithmSpec(
     "dp-fedavg",
     "plain local steps; clients remember nothing",
     make,
+    no_memory,
+    gradient_steps=True,
     paper="Algorithm 1",
-    stacks_as=STACK,
-    stacked=with_variate_where,
+    stack=Stack("control variates", with_variate_where, own=0.0),
 )

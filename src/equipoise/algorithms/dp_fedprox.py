@@ -16,6 +16,7 @@ from equipoise.algorithms.algorithm import (
     Hyper,
     Option,
     Options,
+    no_memory,
 )
 from equipoise.algorithms.dp_fedavg import State
 
@@ -58,6 +59,8 @@ SPEC = AlgorithmSpec(
     "dp-fedprox",
     "local steps with a proximal term; clients remember nothing",
     make,
+    no_memory,
+    gradient_steps=True,
     options={"prox": PROX},
     proximal=proximal,
 )

@@ -17,13 +17,13 @@ from equipoise.algorithms.algorithm import (
     Memory,
     Option,
     Options,
+    Stack,
 )
 from equipoise.errors import require
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-STACK = "control variates"
 H_UPDATE = Option(
     "paper",
     "what DP-ScaffNew's control variate learns from: its message before the clip (paper) or after "
@@ -93,8 +93,8 @@ def with_variate_where(hyper: Hyper, learning: Any) -> Algorithm:
 
 
 def memory(options: Options) -> Memory:
-    """With h_update=released, h is a function of what was released; otherwise it is private."""
-    return "released" if options.get("h_update") == "released" else "private"
+    """h is a function of the client's updates, or of its released messages, and of broadcasts."""
+    return "released" if options.get("h_update") == "released" else "updates"
 
 
 def check(settings: Any) -> None:
@@ -114,12 +114,12 @@ SPEC = AlgorithmSpec(
     "dp-scaffnew",
     "local steps corrected by a control variate",
     make,
+    memory,
+    gradient_steps=True,
     options={"h_update": H_UPDATE},
-    memory=memory,
     open_memory={"h_update": "released"},
     check=check,
     variate=True,
     paper="Algorithm 2",
-    stacks_as=STACK,
-    stacked=with_variate_where,
+    stack=Stack("control variates", with_variate_where, own=1.0),
 )

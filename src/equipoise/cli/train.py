@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from pydantic import ValidationError
 from rich.progress import track
 
 from equipoise.cli.console import Json, errors, json_number, one_thread, output, say
@@ -16,7 +15,7 @@ from equipoise.cli.flags import plain, with_flags
 from equipoise.cli.text import diagnostics
 from equipoise.describe import result_lines
 from equipoise.errors import EquipoiseError, InvalidValue, require
-from equipoise.planning.plan import Plan
+from equipoise.planning.plan import read_plan
 from equipoise.result import Result
 from equipoise.settings import Settings
 
@@ -90,21 +89,10 @@ def _chosen(settings: Settings | None, plan: Path | None, anyway: bool) -> Setti
             settings is None,
             "plan and settings: a plan says everything; leave the other settings out",
         )
-        return _read_plan(plan).to_train(anyway)
+        return read_plan(plan).to_train(anyway)
     if settings is None:
         raise InvalidValue("task is missing: give --task and --epsilon, or --plan FILE")
     return settings
-
-
-def _read_plan(path: Path) -> Plan:
-    try:
-        return Plan.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InvalidValue(f"plan={path}: {error.strerror}") from None
-    except (ValidationError, UnicodeDecodeError, KeyError, TypeError):
-        raise InvalidValue(
-            f"plan={path} is not a plan for one budget, as `equipoise plan --json` writes it"
-        ) from None
 
 
 def show(folder: Path, /, *, json: Json = False) -> None:

@@ -67,6 +67,7 @@ class Lemma1Message(ClientMessage):
     """A client's message under the noise of Lemma 1."""
 
     rule = "lemma1"
+    at_label = False
 
     def check_constant(self, settings: "Settings") -> None:
         v, readings = settings.v, ", ".join(READINGS)

@@ -30,7 +30,7 @@ def plan_noise(
         "nothing was tried: which local steps are best, and whether training is worth while, only "
         f"a sweep on public data can show{_in_words(nu2, sampled)}"
     )
-    if run.mechanism.words.per == "local step":
+    if run.mechanism.paid_per == "local step":
         reason += "; with noise in the gradients local steps save communication, not privacy"
     return Plan(
         verdict="inconclusive",

@@ -4,9 +4,11 @@ On disk it carries "format": 1. What version 0.1 wrote (format 0) is read too.
 """
 
 import json
+import os
+from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from equipoise.errors import InvalidValue, require
 from equipoise.planning.question import Question, Verdict
@@ -152,12 +154,24 @@ class Plan(BaseModel):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from equipoise.describe import as_html, plan_lines
+        from equipoise.describe import as_html, plan_facts
 
-        return as_html(plan_lines(self))
+        return as_html(plan_facts(self))
 
     def to_json(self) -> str:
         return json.dumps(self.model_dump(mode="json"), indent=2, allow_nan=False)
+
+
+def read_plan(path: str | os.PathLike[str]) -> Plan:
+    """A plan that `equipoise plan --json`, or `Plan.to_json`, wrote."""
+    try:
+        return Plan.model_validate_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidValue(f"plan={path}: {error.strerror}") from None
+    except (ValidationError, UnicodeDecodeError, KeyError, TypeError):
+        raise InvalidValue(
+            f"plan={path} is not a plan for one budget, as `equipoise plan --json` writes it"
+        ) from None
 
 
 def _from_format_0(document: dict[str, Any]) -> dict[str, Any]:

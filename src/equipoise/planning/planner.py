@@ -5,12 +5,12 @@ Nothing of the budget is spent: plans are tried on stand-ins made of public reco
 (docs/planning.md).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from numbers import Real
-from typing import Any
+from typing import Any, overload
 
 from equipoise.errors import require
 from equipoise.facts import Facts
@@ -37,12 +37,15 @@ PUBLIC_RECORDS = 40  # of a task that can spare some, if the user names no pool
 Watch = Callable[[Iterable[float]], Iterable[float]]
 
 
+@overload
+def plan(question: Question, *, watch: Watch = ...) -> list[Plan]: ...
+@overload
+def plan(*, epsilon: float | str, watch: Watch = ..., **values: Any) -> Plan: ...
+@overload
+def plan(*, epsilon: Sequence[float], watch: Watch = ..., **values: Any) -> list[Plan]: ...
 def plan(
-    question: Question | None = None,
-    *,
-    watch: Watch = lambda epsilons: epsilons,
-    **values: Any,
-) -> Any:
+    question: Question | None = None, *, watch: Watch = lambda epsilons: epsilons, **values: Any
+) -> Plan | list[Plan]:
     """A Plan for one budget, ``plan(task="breast-cancer", epsilon=2)``, with the keywords of the
     command; a list of Plans for several, ``epsilon=(1, 2, 4)``, or for a Question.
 
@@ -141,7 +144,9 @@ def _public(question: Question, task: Task) -> Public:
 def _plan_clients(question: Question, public: Public, epsilon: float) -> Plan:
     """The unit is a client: the plan, and the closed forms beside it."""
     promise = question.promise(epsilon)
-    problem = ClientProblem(public.stand_ins.surrogate, promise, public.facts)
+    problem = ClientProblem(
+        public.stand_ins.surrogate, promise, public.facts, question.mechanisms[0]
+    )
     plan = _plan(question, problem, public)
     assert plan.chosen
     assert plan.chosen.clip is not None
@@ -157,14 +162,17 @@ def _both_units(question: Question, public: Public, epsilon: float) -> Plan:
     whole = question.model_copy(
         update={"unit": "client", "neighbours": "replace-one", "clip": None, "noise_in": None}
     )
-    of_clients = ClientProblem(public.stand_ins.surrogate, whole.promise(epsilon), public.facts)
+    of_clients = ClientProblem(
+        public.stand_ins.surrogate, whole.promise(epsilon), public.facts, whole.mechanisms[0]
+    )
     trial = of_clients.choose(_winners(of_clients, whole).values(), whole)
     origin = f"unit client, {trial.candidate.algorithm}"
     beside = _option(origin, trial, of_clients, public)
     reason = plan.reason
-    if plan.settings and plan.settings.mechanism.words.per == "local step":
+    if plan.settings and plan.settings.mechanism.paid_per == "local step":
         reason += "; with noise in the gradients local steps save communication, not privacy"
-    sentence = f"about {problem.records} records of each client"
+    known = "" if public.task.sizes_public else "assumed: "
+    sentence = f"{known}about {problem.records} records of each client"
     return plan.model_copy(
         update={
             "reason": reason,

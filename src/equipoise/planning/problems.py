@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
-from equipoise.algorithms import algorithm_spec
+from equipoise.algorithms import ALGORITHMS, algorithm_spec
 from equipoise.algorithms.algorithm import Options
 from equipoise.algorithms.schedule import divisors_of
+from equipoise.errors import InvalidValue
 from equipoise.facts import Facts
 from equipoise.planning.bounds import trainability, trainability_of_gradients
 from equipoise.planning.candidates import Candidate, smallest
@@ -16,7 +17,7 @@ from equipoise.planning.plan import Changes, Question
 from equipoise.planning.screening import Screen, screen, shortlist
 from equipoise.planning.surrogate import Surrogate
 from equipoise.planning.trial import Stages, Trial, TrialNoise, race, try_plan
-from equipoise.privacy.gaussian import gdp_mu, noise_sigma
+from equipoise.privacy.gaussian import gdp_mu
 from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.mechanisms.mechanism import Mechanism
 from equipoise.privacy.promise import Promise
@@ -68,11 +69,12 @@ class PlanningProblem(Protocol):
 
 @dataclass(frozen=True)
 class ClientProblem:
-    """The unit is a client: screened on a quadratic model, then tried."""
+    """The unit is a client: many plans are screened, then the best are tried."""
 
     surrogate: Surrogate
     promise: Promise
     facts: Facts
+    place: Mechanism
 
     @property
     def stages(self) -> Stages:
@@ -82,8 +84,13 @@ class ClientProblem:
 
     @property
     def noise_per_clip(self) -> float:
+        return self._noise_per_clip(self.promise, self.facts.clients)
+
+    def _noise_per_clip(self, promise: Promise, clients: int) -> float:
         """Of the average, per coordinate, for one release with C = 1."""
-        return math.sqrt(trainability(self.promise, self.facts.clients, 1))
+        once = Candidate(next(iter(ALGORITHMS)), 1.0, 1, 1, 1.0, 1.0, self.place.noise_in)
+        sigma = _sigma(once, promise, self.facts._replace(clients=clients))
+        return promise.client_sigma(sigma, clients) / math.sqrt(clients)
 
     def nu2(self, candidate: Candidate) -> float:
         return trainability(self.promise, self.facts.clients, self.facts.dimension)
@@ -106,11 +113,12 @@ class ClientProblem:
         bent = L + algorithm_spec(algorithm).proximal(options)
         etas = list(dict.fromkeys((1 / L, 1 / bent, 0.25 / bent)))  # a round of one step needs 1/L
         what = Screen(algorithm, options, etas, _paces(question), clips, gammas, noise, few)
-        return screen(self.surrogate, what)
+        place = self.place
+        screened = screen(self.surrogate, what, place)
+        return [replace(candidate, noise_in=place.noise_in) for candidate in screened]
 
     def sigma(self, candidate: Candidate) -> float:
-        sensitivity = self.promise.sensitivity(candidate.clip)
-        return noise_sigma(self.promise.epsilon, self.promise.delta, candidate.rounds, sensitivity)
+        return _sigma(candidate, self.promise, self.facts)
 
     def try_out(self, candidate: Candidate, seeds: range) -> Trial:
         return self.try_with(candidate, seeds, self.noise_per_clip)
@@ -122,13 +130,11 @@ class ClientProblem:
         the average has the right size.
         """
         averaged = noise_per_clip * candidate.clip * math.sqrt(candidate.rounds)
-        releaser = mechanism("client").releaser(
-            candidate.clip, averaged * math.sqrt(self.surrogate.number)
-        )
-        gradient = self.surrogate.clients.gradient
-        return try_plan(
-            self.surrogate, candidate, gradient, releaser, TrialNoise(seeds), len(seeds)
-        )
+        sigma, rates = averaged * math.sqrt(self.surrogate.number), (1.0,) * self.surrogate.number
+        noise = TrialNoise(seeds)
+        gradient = self.place.gradient(self.surrogate.clients, candidate.clip, sigma, rates, noise)
+        releaser = self.place.releaser(candidate.clip, sigma)
+        return try_plan(self.surrogate, candidate, gradient, releaser, noise, len(seeds))
 
     def choose(self, trials: Iterable[Trial], question: Question) -> Trial:
         return min(trials, key=lambda trial: trial.mean)
@@ -150,10 +156,10 @@ class ClientProblem:
         less = smallest(lambda times: worth(1 / times), 1.0)  # how many times less noise would do
         if less is None:
             return Changes()
-        wanted = (noise / less) ** 2
+        wanted = noise / less
 
         def enough(promise: Promise, others: int) -> bool:
-            return trainability(promise, others, 1) <= wanted
+            return self._noise_per_clip(promise, others) <= wanted
 
         more = smallest(lambda number: enough(self.promise, math.ceil(number)), clients, whole=True)
         return Changes(
@@ -211,7 +217,7 @@ class RecordProblem:
         """By place of the noise, algorithm and local steps."""
         T = question.iterations
         paces = divisors_of(T) if T else list(RECORD_PACES)
-        groups = {}
+        groups, refusals = {}, []
         for place in question.mechanisms:
             for algorithm in _algorithms(question, place):
                 options = _options(question, algorithm, place)
@@ -222,9 +228,23 @@ class RecordProblem:
                         for K in _rounds(T, tau, place)
                         for C in self._clips(question, place)
                     ]
-                    if plans:
+                    refusal = self._refusal(plans)
+                    if refusal:
+                        refusals.append(refusal)
+                    elif plans:
                         groups[f"{place.noise_in}, {algorithm}, tau = {tau}"] = plans
+        if refusals and not groups:
+            raise refusals[0]
         return groups
+
+    def _refusal(self, plans: list[Candidate]) -> InvalidValue | None:
+        """Why training would not follow these plans: what it refuses is not tried."""
+        try:
+            for plan in plans[:1]:
+                settings_of(plan, self.promise, task=self.facts.task)
+        except InvalidValue as refusal:
+            return refusal
+        return None
 
     def _etas(self, algorithm: str, options: Options) -> list[float]:
         """The longest step that contracts, and a short one."""
@@ -294,15 +314,15 @@ class RecordProblem:
 def _rounds(T: int | None, tau: int, place: Mechanism) -> list[int]:
     if T:
         return [T // tau]
-    if place.words.per == "local step":
+    if place.paid_per == "local step":
         return [steps // tau for steps in RECORD_STEPS if steps >= tau]
     return list(FEW_ROUNDS)
 
 
 def _algorithms(question: Question, place: Mechanism) -> list[str]:
-    """Those asked for; of several, where a round is paid for only those that remember nothing."""
+    """Those asked for; of several, where stability bounds only those that remember nothing."""
     names = question.algorithms
-    if len(names) == 1 or place.words.per == "local step":
+    if len(names) == 1 or not place.by_stability:
         return names
     return [name for name in names if algorithm_spec(name).memory({}) == "none"]
 
@@ -310,7 +330,7 @@ def _algorithms(question: Question, place: Mechanism) -> list[str]:
 def _options(question: Question, algorithm: str, place: Mechanism) -> dict[str, float | str]:
     """Where noise is in the message, clients may remember only what was released."""
     spec = algorithm_spec(algorithm)
-    private = place.by_stability and place.noises_message and spec.memory({}) == "private"
+    private = place.by_stability and place.noises_message and spec.memory({}) != "none"
     return {**(spec.open_memory if private else {}), **question.options_of(algorithm)}
 
 

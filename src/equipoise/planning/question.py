@@ -10,7 +10,7 @@ from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec
 from equipoise.errors import InvalidValue, require
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Promise
-from equipoise.settings import Common, Path, flag
+from equipoise.settings import MOST_ITERATIONS, Common, Path, flag
 
 PLANNED, CONSTANTS = "What is planned", "Constants instead of a task"
 GIVEN_WITHOUT_TASK = ("mu", "smoothness", "dimension", "psi0", "r0", "zeta")
@@ -86,7 +86,8 @@ class Question(Common):
             promise.check_clients(self.clients or 2**31)
             require(
                 epsilon < math.inf,
-                "epsilon=inf needs no plan: without noise, more rounds are better",
+                "epsilon=inf: there is nothing to plan, since no noise is traded against rounds; "
+                "use train, or a sweep",
             )
         for name in ("clip", "gamma", "v"):
             value = getattr(self, name)
@@ -95,7 +96,10 @@ class Question(Common):
             )
         for name in ("iterations", "records"):
             count = getattr(self, name)
-            require(count is None or count >= 1, f"{name}={count} is not >= 1")
+            require(
+                count is None or 1 <= count <= MOST_ITERATIONS,
+                f"{name}={count} is not between 1 and {MOST_ITERATIONS:,}",
+            )
         require(
             0 <= self.round_cost < math.inf, f"round_cost={self.round_cost} is not a price >= 0"
         )

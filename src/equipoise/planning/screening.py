@@ -6,16 +6,21 @@ exact; the noise is drawn as its average over clients.
 """
 
 import math
+from itertools import groupby
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from equipoise.algorithms import algorithm_spec
+from equipoise.algorithms import Hyper, algorithm_spec
 from equipoise.algorithms.algorithm import Options
+from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.surrogate import Surrogate
+from equipoise.planning.trial import TrialNoise
+from equipoise.privacy.mechanisms.mechanism import Mechanism
 from equipoise.seeds import stream
 
 
@@ -44,12 +49,13 @@ class Setting(NamedTuple):
     gamma: float
 
 
-def screen(surrogate: Surrogate, what: Screen) -> list[Candidate]:
+def screen(surrogate: Surrogate, what: Screen, place: Mechanism) -> list[Candidate]:
     """All combinations, each with its mean excess loss over the seeds."""
     most = max(max(rounds) for _, rounds in what.paces)
     d = surrogate.x0.shape[-1]
     draws = [stream(seed, "screening").standard_normal((most, d)) for seed in range(what.seeds)]
     normals = torch.tensor(np.stack(draws)).to(surrogate.x0.dtype)
+    closed_form = algorithm_spec(what.algorithm).gradient_steps
     candidates = []
     for eta in what.etas:
         for tau, rounds in what.paces:
@@ -59,24 +65,61 @@ def screen(surrogate: Surrogate, what: Screen) -> list[Candidate]:
                 for C in what.clips
                 for gamma in what.gammas
             ]
-            excess = surrogate.excess(_simulate(surrogate, what, eta, tau, settings, normals))
-            means = excess.mean(-1).tolist()
-            errors = (excess.std(-1) / math.sqrt(what.seeds)).tolist()
-            for (K, C, gamma), mean, error in zip(settings, means, errors, strict=True):
-                candidates.append(
-                    Candidate(
-                        what.algorithm,
-                        eta,
-                        tau,
-                        K,
-                        C,
-                        gamma,
-                        options=what.options,
-                        excess=mean,
-                        standard_error=error,
-                    )
-                )
+            if closed_form:
+                x = _simulate(surrogate, what, eta, tau, settings, normals)
+            else:
+                x = _run(surrogate, what, eta, tau, settings, place)
+            candidates += _candidates(what, eta, tau, settings, surrogate.excess(x))
     return candidates
+
+
+def _candidates(
+    what: Screen, eta: float, tau: int, settings: list[Setting], excess: Tensor
+) -> list[Candidate]:
+    means = excess.mean(-1).tolist()
+    errors = (excess.std(-1) / math.sqrt(what.seeds)).tolist()
+    return [
+        Candidate(
+            what.algorithm,
+            eta,
+            tau,
+            K,
+            C,
+            gamma,
+            options=what.options,
+            excess=mean,
+            standard_error=error,
+        )
+        for (K, C, gamma), mean, error in zip(settings, means, errors, strict=True)
+    ]
+
+
+def _run(
+    surrogate: Surrogate,
+    what: Screen,
+    eta: float,
+    tau: int,
+    settings: list[Setting],
+    place: Mechanism,
+) -> Tensor:
+    """The final models [plans, seeds, d] of an algorithm without a closed form: it is run itself,
+    plans with as many rounds in one computation."""
+    N, noise, ended = surrogate.number, TrialNoise(range(what.seeds)), []
+    for K, alike in groupby(settings, key=attrgetter("rounds")):
+        _, clips, gammas = zip(*alike, strict=True)
+        C, gamma = (
+            torch.tensor(column, dtype=torch.float64).reshape(-1, 1, 1)
+            for column in (clips, gammas)
+        )
+        clip = C.unsqueeze(-1)
+        sigma = what.noise_per_clip * clip * math.sqrt(K * N)
+        algorithm = algorithm_spec(what.algorithm).make(Hyper(eta, 1 / tau, clip, what.options))
+        gradient = place.gradient(surrogate.clients, clip, sigma, (1.0,) * N, noise)
+        fleet = SimulatedFleet(N, gradient, algorithm, place.releaser(clip, sigma), noise)
+        start = surrogate.x0.expand(len(clips), what.seeds, -1)
+        *_, last = server_rounds(start, (tau,) * K, fleet, gamma)
+        ended.append(last.x)
+    return torch.cat(ended)
 
 
 def shortlist(candidates: list[Candidate], most: int = 24, alike: int = 3) -> list[Candidate]:

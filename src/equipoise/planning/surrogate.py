@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Protocol, cast
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.errors import DataError
+from equipoise.errors import DataError, require
 from equipoise.seeds import stream
 from equipoise.tasks.linear import SHARE_WRONG, LinearClients, Link, linear_clients, linear_measure
 from equipoise.tasks.public import minimiser
@@ -102,10 +102,20 @@ def stand_ins(task: Task, records: int | None, seed: int) -> StandIns:
     private = task.clients
     kind: Kind = "real records"
     if not isinstance(private, LinearClients):
-        drawn = cast(Generated, private).like_these(number, seed + 10**6)
+        if not isinstance(private, Generated):
+            raise DataError(
+                f"task={task.name}: nothing public can stand in for its clients, so no plan can be "
+                "tried"
+            )
+        drawn = private.like_these(number, seed + 10**6)
         sentences.append("stand-ins drawn by the task's public generator with another seed")
         records, kind = 1, "drawn by the task"
     else:
+        require(
+            records is None or not task.sizes_public,
+            f"records={records} with task={task.name}, whose clients have public numbers of "
+            "records: leave it out",
+        )
         records = records or _records(task)
         outputs, features = task.shapes["weight"]
         pool = task.pool
@@ -123,6 +133,7 @@ def stand_ins(task: Task, records: int | None, seed: int) -> StandIns:
     return StandIns(surrogate.single() if surrogate.large else surrogate, records, sentences, kind)
 
 
+@runtime_checkable
 class Generated(Protocol):
     """Clients that a public generator draws."""
 

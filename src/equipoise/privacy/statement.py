@@ -2,6 +2,7 @@
 
 import math
 
+from equipoise.describe import clipped
 from equipoise.result import Result
 
 UNIT = {
@@ -16,8 +17,8 @@ NEIGHBOURS = {
     "divisors unchanged",
 }
 REACH = {
-    "client": "It protects a whole client, such as a hospital; it is no separate statement about "
-    "one person among its records.",
+    "client": "It protects everything that one client, such as a hospital, holds, and so each "
+    "person whose records are at that client alone; one with records at several is protected less.",
     "record": "It protects one record, a row of a table. Someone with several records is "
     "protected less, and what a client's records have in common is not hidden at all.",
 }
@@ -36,21 +37,16 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
         title, promised = "# NOT a privacy guarantee", "## What the run spends"
     if result.run.simulation and result.account.sigma > 0:
         promised = "## What the run would spend, were the noise secret and nothing else shown"
-    sections = [
-        title,
-        _verdict(result),
-        promised,
-        _table(_promised(result)),
-        "## What was released",
-        _table(_released(result)),
-        _per_client(result),
-        _conditions(result),
-        "## How to check it",
-        _accountant(result),
-        _origin(result, model_sha256),
-        "## What is not covered",
-        _list(_not_covered(result)),
-    ]
+    sections = [title, _verdict(result)]
+    if result.run.epsilon < math.inf:
+        sections += [promised, _table(_promised(result))]
+    sections += ["## What was released", _table(_released(result))]
+    if result.account.sigma > 0:
+        sections += [_per_client(result), _conditions(result)]
+        sections += ["## How to check it", _accountant(result)]
+    sections += [_origin(result, model_sha256)]
+    if result.run.epsilon < math.inf:
+        sections += ["## What is not covered", _list(_not_covered(result))]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -79,12 +75,13 @@ def _released(result: Result) -> dict[str, str]:
     run, account = result.run, result.account
     what = "nothing noised" if account.sigma == 0 else run.mechanism.words.released
     if account.sampled:
-        what += "; the records of a step are a secret Poisson sample"
+        what += f"; the {run.unit}s of a step are a secret Poisson sample"
     rule = run.noise_rule if run.v is None else f"{run.noise_rule}, v = {run.v}"
     return {
         "releases": str(account.releases),
         "what": f"of each client, {result.dimension} numbers at a time: {what}",
         "clip C": _number(run.clip),
+        "C bounds": clipped(run),
         "sensitivity": _number(account.sensitivity),
         "sigma": _number(account.sigma),
         "sigma is": f"per coordinate, of {_noised(result)}",
@@ -102,21 +99,17 @@ def _noised(result: Result) -> str:
 
 
 def _conditions(result: Result) -> str:
-    """What the sensitivity follows from, where stability bounds it."""
+    """What the sensitivity follows from, where it is not the clip's."""
     constants = result.account.follows_from
     if not constants:
         return ""
     listed = ", ".join(f"{name} = {_number(value)}" for name, value in constants.items())
-    return (
-        f"The sensitivity follows from the stability of gradient steps, with {listed}. It holds "
-        "for full local gradients of a loss that is mu-strongly convex and L-smooth, single "
-        "gradients of norm at most gradient_bound, and eta <= 2/(L + mu)."
-    )
+    return result.run.mechanism.words.follows_from.format(constants=listed)
 
 
 def _per_client(result: Result) -> str:
     """What each client adds and spends, where that is told."""
-    if not result.sizes:
+    if not result.sizes or len(result.sizes) != len(result.account.events):
         return ""
     account = result.account
     rows = []
@@ -185,7 +178,7 @@ def _origin(result: Result, model_sha256: str | None) -> str:
         parts.append(f"This is about the model in the file with SHA-256 `{model_sha256}`.")
     if result.repeat:
         parts.append(
-            f"Command that was run (running it again spends another budget): `{result.repeat}`"
+            f"Command that says the same (each run spends a budget of its own): `{result.repeat}`"
         )
     return "\n\n".join(parts)
 

@@ -85,6 +85,12 @@ def _known(document: dict[str, Any]) -> dict[str, Any]:
 
 def _cells(document: dict[str, Any]) -> Iterator[tuple[Settings, ...]]:
     require("task" in document, "task is missing: a sweep needs one")
+    one_seed = document.get("seeds")
+    require(
+        not isinstance(one_seed, int),
+        f"seeds={one_seed} is one number: give a list, [{one_seed}] for this seed alone, or [0, 1] "
+        "for two trials",
+    )
     seeds = _values(document, "seeds", [0, 1, 2])
     require(
         all(type(seed) is int and 0 <= seed < 2**31 for seed in seeds),
@@ -113,6 +119,7 @@ def _trial(seed: int, **given: Any) -> Settings:
 
 def _values(document: dict[str, Any], key: str, default: Any = None) -> list[Any]:
     value = document.get(key, default)
+    value = value.tolist() if hasattr(value, "tolist") else value  # a NumPy array
     several = isinstance(value, list | tuple | range) and key not in ("data", "test", "proxy")
     values = list(value) if several else [value]
     require(len(values) > 0, f"{key}=[] leaves nothing to run: give it a value")

@@ -1,13 +1,15 @@
 """`sweep`: a grid in, a filled store out."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from equipoise.errors import InvalidValue, require
 from equipoise.paper.grid import paper_grid
 from equipoise.sweeps.grid import Grid, grid, read_grid
+from equipoise.sweeps.search import Found
+from equipoise.sweeps.search import search as search_grid
 from equipoise.sweeps.store import Store
 from equipoise.sweeps.sweep import Progress, key_of, resolved, task_of
 from equipoise.sweeps.sweep import sweep as run_grid
@@ -31,6 +33,8 @@ class Swept(NamedTuple):
     failed: int
     total: int
     store: Path
+    found: Sequence[Found] = ()
+    """What a search found: the best local steps of every cell."""
     notice: str = NOTICE
 
 
@@ -41,13 +45,15 @@ def sweep(
     workers: int = 1,
     retry: bool = False,
     simulate: bool = False,
+    search: bool = False,
     watch: Watch = lambda steps: steps,
     **values: Any,
 ) -> Swept:
     """Run what is not in the store yet: ``sweep(task="breast-cancer", epsilon=[1, 2], clip=1,
     ...)``, or ``sweep("grid.toml")``, or ``sweep("paper", task="femnist")``, as the command does.
 
-    `watch` may wrap the iterator of progress, to show it.
+    `search` runs only as much of it as finding the best local steps takes. `watch` may wrap the
+    iterator of progress, to show it.
 
     Several workers are processes that import the calling script again: keep the call under
     ``if __name__ == "__main__":``.
@@ -55,8 +61,21 @@ def sweep(
     task_of.cache_clear()  # files may have changed since the last sweep of this process
     runs = grid_of(what, simulate=simulate, **values)
     require(workers >= 1, f"workers={workers} is not >= 1")
-    *_, progress = watch(run_grid(runs.name, runs.cells, Path(store), workers, retry))
-    return Swept(progress.done, progress.failed, progress.total, Path(store))
+    found: list[Found] = []
+    if search:
+        steps = _searched(runs, Path(store), workers, retry, found)
+    else:
+        steps = run_grid(runs.name, runs.cells, Path(store), workers, retry)
+    *_, progress = watch(steps)
+    return Swept(progress.done, progress.failed, progress.total, Path(store), found)
+
+
+def _searched(
+    runs: Grid, store: Path, workers: int, retry: bool, found: list[Found]
+) -> Iterator[Progress]:
+    for progress, answers in search_grid(runs, store, workers, retry):
+        found[:] = answers
+        yield progress
 
 
 def document_of(

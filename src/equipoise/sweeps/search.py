@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from equipoise.algorithms.catalogue import ALGORITHMS
+from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec
 from equipoise.errors import require
 from equipoise.settings import Settings
 from equipoise.sweeps.grid import Grid
@@ -134,8 +134,8 @@ def _size(cells: list[Cell]) -> int:
 
 
 def _chains(grid: Grid) -> list[list[Cell]]:
-    """The cells that lie on one surface: they differ in budget, clip and algorithm only. Without
-    noise each is alone: drift decides there, which is where the algorithms differ."""
+    """The cells that lie on one surface: they differ in budget, clip and algorithm (of one group)
+    only. Without noise each is alone: drift decides there, which is where the algorithms differ."""
     cells: dict[str, Cell] = {}
     for trials in grid.cells:
         cells.setdefault(
@@ -145,7 +145,7 @@ def _chains(grid: Grid) -> list[list[Cell]]:
     for cell in cells.values():
         cell.trials.sort(key=lambda trials: trials[0].local_steps or 1)
         cell.errors = [[] for _ in cell.trials]
-        free = {"epsilon": 1.0, "clip": 1.0, "algorithm": next(iter(ALGORITHMS))}
+        free = {"epsilon": 1.0, "clip": 1.0, "algorithm": _first_of_group(cell.sample.algorithm)}
         free = free if cell.private else {}
         chain = chains.setdefault(
             cell.sample.model_copy(update={"local_steps": None, **free}).model_dump_json(), []
@@ -153,6 +153,13 @@ def _chains(grid: Grid) -> list[list[Cell]]:
         cell.trials = [_begun_at(trials, len(chain) + i) for i, trials in enumerate(cell.trials)]
         chain.append(cell)
     return list(chains.values())
+
+
+def _first_of_group(algorithm: str) -> str:
+    """The first listed of the algorithms that can be trained in one computation with this one: they
+    do the same in a single round."""
+    group = algorithm_spec(algorithm).group
+    return next(name for name, spec in ALGORITHMS.items() if spec.group == group)
 
 
 def _begun_at(trials: tuple[Settings, ...], first: int) -> tuple[Settings, ...]:
@@ -184,7 +191,7 @@ def _next(cells: list[Cell], most: int) -> list[tuple[Cell, int]]:
 
 def _first(cells: list[Cell]) -> list[tuple[Cell, int]]:
     """One tau of each cell, another for each, and of each budget and clip the largest: a single
-    round is often best for small budgets, and every algorithm does the same in it."""
+    round is often best for small budgets, and algorithms of one surface do the same in it."""
     first, single_rounds = [], set()
     for number, cell in enumerate(cells):
         last, budget = len(cell.trials) - 1, (cell.sample.epsilon, cell.sample.clip)
@@ -273,10 +280,11 @@ def _coordinates(cells: list[Cell]) -> list[Array]:
     def spread(value: float, values: list[float]) -> float:
         return (value - min(values)) / max(max(values) - min(values), 1e-9)
 
+    names = [name for name in ALGORITHMS if name in {cell.sample.algorithm for cell in cells}]
     points = []
     for cell, noise, clip in zip(cells, noises, clips, strict=True):
         taus = [math.log(trials[0].local_steps or 1) for trials in cell.trials]
-        algorithm = 0.2 * list(ALGORITHMS).index(cell.sample.algorithm)
+        algorithm = 0.2 * names.index(cell.sample.algorithm)
         points.append(
             np.array(
                 [

@@ -199,7 +199,7 @@ def sweep(
             done=len(finished),
             failed=sum(map(len, failed.values())),
             running=sum(len(keys[i]) for i in running),
-            total=sum(map(len, keys)),
+            total=len({key for some in keys for key in some}),
             left=_left(time.monotonic() - start, worked, remaining),
         )
 

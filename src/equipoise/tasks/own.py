@@ -199,11 +199,14 @@ def _is_array(part: Any) -> bool:
 
 
 def _tensor(part: Any, kind: torch.dtype) -> Tensor:
-    """A tensor as it is; of an array or a frame, real numbers in the model's precision."""
+    """A tensor as it is; of an array or a frame, real numbers in the model's precision, whole
+    numbers as torch's losses want labels; bytes, such as pixels, stay bytes."""
     if isinstance(part, Tensor):
         return part
-    tensor = torch.as_tensor(np.ascontiguousarray(part))
-    return tensor.to(kind) if tensor.is_floating_point() else tensor
+    tensor = torch.from_numpy(np.array(part))
+    if tensor.dtype == torch.uint8:
+        return tensor
+    return tensor.to(kind if tensor.is_floating_point() else torch.int64)
 
 
 def _check_examples(

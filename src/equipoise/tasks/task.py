@@ -219,9 +219,9 @@ class Task:
         """The default step size: 1/L where L is public."""
         return 1 / self.L if self.L else self.learning_rate
 
-    def facts(self, unit: Unit) -> Facts:
+    def facts(self, unit: Unit, sizes: tuple[int, ...] | None = None) -> Facts:
         """What everybody may know; sizes where they are public, as they are if the unit is a
-        record. One client alone knows only its own."""
+        record. One client alone knows only its own: it must be told `sizes`."""
         public = self.number is None and (self.sizes_public or unit == "record")
         return Facts(
             self.name,
@@ -230,7 +230,7 @@ class Task:
             self.eta,
             self.iterations,
             self.batch,
-            self.clients.sizes if public else None,
+            self.clients.sizes if public else sizes,
             self.mu,
             self.L,
             self.gradient_bound,

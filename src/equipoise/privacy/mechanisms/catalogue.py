@@ -13,14 +13,11 @@ from equipoise.privacy.promise import Unit
 
 EXACT = client_message.SPEC.rule
 MECHANISMS: dict[tuple[Unit, NoiseIn, str], Mechanism] = {
-    (mechanism.unit, mechanism.noise_in, mechanism.rule): mechanism
-    for mechanism in (
-        client_message.SPEC,
-        record_gradient.SPEC,
-        record_message.SPEC,
-        record_hidden.SPEC,
-        lemma1.SPEC,
-    )
+    ("client", "message", "exact"): client_message.SPEC,
+    ("record", "gradient", "exact"): record_gradient.SPEC,
+    ("record", "message", "exact"): record_message.SPEC,
+    ("record", "hidden-gradient", "exact"): record_hidden.SPEC,
+    ("client", "message", "lemma1"): lemma1.SPEC,
 }
 
 

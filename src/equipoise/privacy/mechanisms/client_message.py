@@ -2,7 +2,7 @@
 8).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from equipoise.errors import require
 from equipoise.facts import Facts
@@ -30,12 +30,13 @@ class ClientMessage:
     words = Words(
         released="one model update per round, clipped, plus Gaussian noise",
         noised="one message",
-        per="round",
     )
     clips_message = True
     noises_message = True
     by_stability = False
+    paid_per: Literal["round", "local step"] = "round"
     stackable = True
+    at_label = True
 
     def check(self, settings: "Settings") -> None:
         rate = settings.sampling_rate

@@ -23,14 +23,14 @@ Number = "float | Tensor"
 class Words(NamedTuple):
     """What statement and command say of a mechanism.
 
-    released   what leaves a client, and how often
-    noised     what sigma is the noise of: "one message"
-    per        what one more release is paid for by: "round", or "local step"
+    released      what leaves a client, and how often
+    noised        what sigma is the noise of: "one message"
+    follows_from  where the sensitivity is not the clip's: what it follows from, with {constants}
     """
 
     released: str
     noised: str
-    per: Literal["round", "local step"]
+    follows_from: str = ""
 
 
 class Releaser(Protocol):
@@ -46,10 +46,13 @@ class Mechanism(Protocol):
 
     clips_message    whether messages are clipped
     noises_message   whether noise enters the message, so that clients may share it, or the
-    gradients
+                     gradients
     by_stability     whether the stability of gradient steps bounds the sensitivity, rather than a
-    clip
-    stackable        whether runs can be trained together
+                     clip
+    paid_per         what one more release is paid for by
+    stackable        whether runs can be trained together: all clients are alike, and nothing is
+                     sampled
+    at_label         whether a run spends at most the epsilon that it was asked for
     """
 
     unit: Unit
@@ -59,7 +62,9 @@ class Mechanism(Protocol):
     clips_message: bool
     noises_message: bool
     by_stability: bool
+    paid_per: Literal["round", "local step"]
     stackable: bool
+    at_label: bool
 
     def check(self, settings: "Settings") -> None:
         """Refuse settings for which this mechanism has no meaning, or no guarantee."""

@@ -5,7 +5,7 @@ Any model, any algorithm; every local step is paid for.
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
@@ -33,12 +33,13 @@ class RecordGradient:
         released="the sum of the clipped gradients of its records, plus Gaussian noise, at every "
         "local step",
         noised="a client's sum of gradients",
-        per="local step",
     )
     clips_message = False
     noises_message = False
     by_stability = False
+    paid_per: Literal["round", "local step"] = "local step"
     stackable = False
+    at_label = True
 
     def check(self, settings: "Settings") -> None:
         check_record(settings)

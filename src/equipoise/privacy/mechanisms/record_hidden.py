@@ -4,8 +4,9 @@ seen.
 The hidden-state bound (`privacy.stability`) counts a round, not its local steps.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from equipoise.errors import require
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
 from equipoise.privacy.gaussian import noise_sigma
@@ -18,7 +19,11 @@ from equipoise.privacy.mechanisms.record import (
     public_sizes,
 )
 from equipoise.privacy.mechanisms.record_gradient import RecordGradient
-from equipoise.privacy.mechanisms.record_message import stability
+from equipoise.privacy.mechanisms.record_message import (
+    FOLLOWS_FROM,
+    check_gradient_steps,
+    stability,
+)
 
 if TYPE_CHECKING:
     from equipoise.settings import Run, Settings
@@ -31,14 +36,22 @@ class RecordHidden(RecordGradient):
         "sum of gradients; sensitivity and sigma are for one round and include the hidden-state "
         "bound",
         noised="a client's sum of gradients",
-        per="round",
+        follows_from=FOLLOWS_FROM,
     )
     by_stability = True
+    paid_per: Literal["round", "local step"] = "round"
 
     def check(self, settings: "Settings") -> None:
         check_record(settings)
         check_full_gradients(settings)
         check_gradient_trust(settings)
+        check_gradient_steps(settings)
+        require(
+            settings.memory != "private",
+            f"algorithm={settings.algorithm} with noise_in=hidden-gradient: what it remembers of a "
+            "round's local steps is not hidden any more when the next round uses it; use "
+            "noise_in=gradient",
+        )
 
     def check_plan(self, question: Any) -> None:
         check_record_plan(question)

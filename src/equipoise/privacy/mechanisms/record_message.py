@@ -3,7 +3,7 @@
 A round is paid for, however many local steps it has (docs/privacy.md has the proof).
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from equipoise.errors import InvalidValue, require
 from equipoise.facts import Facts
@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from equipoise.settings import Run, Settings
 
 
+FOLLOWS_FROM = (
+    "The sensitivity follows from the stability of gradient steps, with {constants}. It holds for "
+    "full local gradients of a loss that is mu-strongly convex and L-smooth, single gradients of "
+    "norm at most gradient_bound, and eta <= 2/(L + mu)."
+)
+
+
 class RecordMessage:
     unit: Unit = "record"
     noise_in: NoiseIn = "message"
@@ -32,16 +39,19 @@ class RecordMessage:
         released="one model update per round, plus Gaussian noise; the stability of its gradient "
         "steps bounds the sensitivity",
         noised="one message",
-        per="round",
+        follows_from=FOLLOWS_FROM,
     )
     clips_message = False
     noises_message = True
     by_stability = True
+    paid_per: Literal["round", "local step"] = "round"
     stackable = False
+    at_label = True
 
     def check(self, settings: "Settings") -> None:
         check_record(settings)
         check_full_gradients(settings)
+        check_gradient_steps(settings)
         memory = settings.memory
         require(
             memory == "none" or (memory == "released" and settings.trust == "local"),
@@ -83,6 +93,14 @@ class RecordMessage:
         from equipoise.privacy.clip import NoisedRelease
 
         return NoisedRelease(sigma)
+
+
+def check_gradient_steps(settings: "Settings") -> None:
+    require(
+        settings.gradient_steps,
+        f"algorithm={settings.algorithm} with noise_in={settings.noise_in}: its rounds are not "
+        "plain gradient steps, so their stability bounds nothing; use noise_in=gradient",
+    )
 
 
 def stability(run: "Run", facts: Facts, schedule: tuple[int, ...], records: int) -> Stability:
