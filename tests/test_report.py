@@ -248,6 +248,8 @@ def test_means_and_optima_are_those_computed_by_hand(tmp_path):
             str(8 // int(row["local_steps"])),
             "exact",
         )
+        assert float(row["clip"]) == 1.0  # by its one name, though the store has an older one
+        assert "clip_norm" not in row
     # tau = 4 is worse than tau = 2 by .01, -.01, .03: mean .01, standard error .0115; tau = 8 by
     # .04 in every trial
     (row,) = read_csv(summary.out / "tables" / "optimal.csv")

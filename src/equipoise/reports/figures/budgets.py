@@ -140,7 +140,7 @@ def _draw_best(axes: Any, case: Case, marker: str, keys: dict[str, Any]) -> list
 
 
 def best_by_budget(case: Case, algorithm: str) -> list[Cell]:
-    """The cell with the lowest mean at each private budget, over local steps and clip norms at the
+    """The cell with the lowest mean at each private budget, over local steps and clips at the
     reference iterations."""
     best: dict[float, Cell] = {}
     for curve, cells in curves(case, reference_iterations(case)).items():

@@ -52,7 +52,7 @@ def _best(case: Case, algorithm: str) -> list[Cell]:
 
 def _title(algorithm: str, best: Sequence[Cell]) -> str:
     """The best settings of each budget, in as many lines as they need."""
-    settings = [f"{cell.local_steps}\u00a0({number(cell.clip_norm)})" for cell in best]
+    settings = [f"{cell.local_steps}\u00a0({number(cell.clip)})" for cell in best]
     listed = f"best τ (C) by rising ε: {', '.join(settings)}"
     return f"{algorithm}\n{fill(listed, int(WIDTH * LETTERS), break_long_words=False)}"
 
