@@ -136,8 +136,7 @@ def _at_best(by_total: dict[int, list[Cell]]) -> list[Cell]:
 
 
 MIN_POINTS = 3
-"""Distinct clip thresholds that a fit needs: through two there is always a line, and it shows
-nothing."""
+"""Distinct clip thresholds that a fit needs: a line always fits two points, and shows nothing."""
 NO_FIT = f"fewer than {MIN_POINTS} clip thresholds: no fit"
 
 

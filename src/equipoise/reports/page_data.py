@@ -108,7 +108,7 @@ def _curves(by_curve: dict[Curve, list[Cell]]) -> list[dict[str, Any]]:
 
 
 def _points(cell: Cell) -> list[tuple[int, float | None, float | None, float | None]]:
-    """Iteration, test error, training error, share clipped; without noise nothing is clipped."""
+    """Iteration, test error, training error, fraction clipped; without noise nothing is clipped."""
     return [
         (m.iteration, m.test_error, m.train_error, m.clipped if cell.private else None)
         for m in cell.curve

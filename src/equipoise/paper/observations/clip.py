@@ -18,8 +18,8 @@ from equipoise.reports.evidence import (
     averaged,
     best,
     chosen,
-    difference,
     paired,
+    share,
 )
 from equipoise.reports.findings import Finding
 from equipoise.reports.optima import NO_FIT, Fit, Law
@@ -145,7 +145,7 @@ def acts_early(case: Case, algorithm: str) -> Findings:
     by_trial = _shares(cells)
     if not by_trial:
         return
-    early, late = (difference(list(shares)) for shares in zip(*by_trial, strict=True))
+    early, late = (share(shares) for shares in zip(*by_trial, strict=True))
     yield Finding(
         "8",
         "Clipping acts only early: some messages are clipped in the first third of the rounds, "

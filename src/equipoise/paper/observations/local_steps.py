@@ -154,7 +154,7 @@ def ranked(
     budgets = sorted({setting.epsilon for setting in best_cells})
     rows = _rows(best_cells, budgets)
     if len(budgets) < FEWEST_BUDGETS or not rows:
-        needs = f"needs optima at {FEWEST_BUDGETS} budgets or more: fewer have too few orders"
+        needs = f"needs at least {FEWEST_BUDGETS} budgets for a rank test"
         return Finding(number, hypothesis, "", needs, f"{len(budgets)} in the store", 0, UNKNOWN)
     optima = {clip: [axis(cell) for cell in row] for clip, row in rows.items()}
     rho, low, high = rank_test(budgets, list(optima.values()))
@@ -166,7 +166,7 @@ def ranked(
         hypothesis,
         "",
         f"rank correlation with ε, mean over {_clips(len(optima))}; p over {_orders(budgets)}",
-        f"ρ = {rho:+.2f}, p = {claimed:.3f}; optima by rising ε: {listed}",
+        f"ρ = {rho:+.2f}, p = {claimed:.3f}; optima in order of ε: {listed}",
         trials,
         _rank_verdict(trials, claimed, contrary),
     )

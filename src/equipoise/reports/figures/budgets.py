@@ -89,8 +89,8 @@ def units(cases: Sequence[Case]) -> Any | None:
     if from_zero(grid, drawn, cases[0].baseline):
         keys["without training"] = untrained_key()
     warning = (
-        "An ε for a client and the same ε for a record are different promises: do not compare "
-        f"the numbers. {_meanings(exact)}."
+        "An ε for a client and the same ε for a record are different promises; with replace-one "
+        f"neighbours and the same trust the client's is the stronger. {_meanings(exact)}."
     )
     heading = f"{task_name(cases[0].task)}: whom the budget protects"
     return finish(figure, heading, warning, list(keys.values()), 2)

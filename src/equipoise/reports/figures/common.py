@@ -121,10 +121,7 @@ def untrained_key() -> Any:
 def below(case: Case, band: bool = True) -> str:
     """What a figure of a case shows, and under which conditions."""
     shown = f"{_mean_over(case, band)}; error: {case.error_name}"
-    noise = (
-        "Simulation; the runs of a trial share their noise, so that neighbouring curves share "
-        "their accidents."
-    )
+    noise = "Simulation; runs of one trial share noise, so their errors are correlated."
     return f"{shown}; {case.meaning}{v_by_budget(case)}. {noise}{_left_out(case)}"
 
 
