@@ -64,8 +64,8 @@ def difference(values: Sequence[float]) -> Difference:
 
 def share(values: Sequence[float]) -> Difference:
     """The mean of shares over trials, whose interval stays within [0, 1] as a share does."""
-    of = difference(values)
-    return replace(of, low=max(of.low, 0.0), high=min(of.high, 1.0))
+    mean = difference(values)
+    return replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0))
 
 
 def paired(errors: Errors, others: Errors) -> Difference:

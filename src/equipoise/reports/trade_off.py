@@ -136,8 +136,8 @@ def _verdicts(plans: list[Plan]) -> str:
     budgets: dict[str, list[str]] = {}
     for plan in sorted(plans, key=lambda plan: plan.epsilon):
         budgets.setdefault(plan.verdict, []).append(f"{plan.epsilon:g}")
-    said = [f"{verdict} (ε = {', '.join(of)})" for verdict, of in budgets.items()]
-    return f"Verdict: {'; '.join(said)}"
+    verdicts = [f"{verdict} (ε = {', '.join(values)})" for verdict, values in budgets.items()]
+    return f"Verdict: {'; '.join(verdicts)}"
 
 
 def _measure(plans: list[Plan]) -> str:
