@@ -1,5 +1,6 @@
 """What version 0.1 wrote is still read, and means the same: plans, runs, and stores of sweeps."""
 
+import csv
 import json
 import math
 import shutil
@@ -268,6 +269,8 @@ def test_a_report_of_old_and_new_runs_together(old_store, tmp_path):
     formats = {"format" in json.loads(row[-1]) for row in contents(old_store)[0]}
     assert formats == {False, True}
     equipoise.report(old_store, tmp_path / "report")
+    with open(tmp_path / "report" / "tables" / "cells.csv", newline="") as file:
+        assert {float(row["clip"]) for row in csv.DictReader(file)} == {0.1, 1.0, math.inf}
     assert "72" in (tmp_path / "report" / "index.html").read_text()
 
 

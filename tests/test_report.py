@@ -22,7 +22,15 @@ from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.paper.lemma1 import lemma1_sigma
 from equipoise.paper.observations.check import GROUPS, PAPER, observe
 from equipoise.reports import drawing
-from equipoise.reports.evidence import FAILS, HOLDS, UNKNOWN, chosen, difference, rank_test
+from equipoise.reports.evidence import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    chosen,
+    difference,
+    rank_test,
+    share,
+)
 from equipoise.reports.figures.common import v_by_budget
 from equipoise.reports.figures.laws import steps_by_clip
 from equipoise.reports.figures.lines import error_by_iterations, error_by_steps
@@ -248,6 +256,8 @@ def test_means_and_optima_are_those_computed_by_hand(tmp_path):
             str(8 // int(row["local_steps"])),
             "exact",
         )
+        assert float(row["clip"]) == 1.0  # by its one name, though the store has an older one
+        assert "clip_norm" not in row
     # tau = 4 is worse than tau = 2 by .01, -.01, .03: mean .01, standard error .0115; tau = 8 by
     # .04 in every trial
     (row,) = read_csv(summary.out / "tables" / "optimal.csv")
@@ -504,6 +514,14 @@ def test_equal_trials_are_not_certain():
     interval of no width."""
     assert difference([0.003] * 3).above(0) == UNKNOWN
     assert difference([0.01] * 3).above(0) == HOLDS
+
+
+def test_the_interval_of_a_share_is_one_of_shares():
+    wide = [0.3, 0.7, 0.95]
+    assert (difference(wide).high, share(wide).high) == (pytest.approx(1.465, abs=1e-3), 1.0)
+    assert (share([0.0, 0.1, 0.3]).low, share([0.4]).low, share([0.4]).high) == (0.0, 0.0, 1.0)
+    for values in (wide, [0.0, 0.001, 0.002], [0.0, 0.1, 0.3]):
+        assert share(values).below(0.05) == difference(values).below(0.05)
 
 
 def test_a_law_does_not_mix_meanings_of_epsilon(tmp_path):

@@ -71,6 +71,29 @@ def test_a_figure_draws_its_references_and_names_the_promise(plans):
     assert {0.4, 0.05} <= heights
 
 
+def test_both_pictures_name_the_task_the_verdicts_and_the_schedules(plans):
+    unlike = [plans[0].model_copy(update={"verdict": "do not train"}), plans[1]]
+    shown = trade_off(unlike)
+    verdicts = "Verdict: do not train (ε = 0.5); public data alone is as good (ε = 2)"
+    drawn, layout = traces(html_picture(shown))
+    page = layout["title"]["text"] + layout["title"]["subtitle"]["text"]
+    for text in (words(picture(shown)), page):
+        assert "breast-cancer, 20 clients" in text
+        assert verdicts in text
+    named = drawn["best private plan (rounds × local steps)"]
+    assert (named["mode"], named["text"]) == ("lines+markers+text", ["16 × 16", "16 × 16"])
+    assert "16 × 16" in words(picture(shown))
+
+
+def test_a_table_of_ones_own_is_named_by_its_label_and_its_clients(plans):
+    own = {"task": "csv", "data": ("a.csv", "b.csv"), "label": "<b>ill", "clients": None}
+    settings = plans[0].settings.model_copy(update=own)
+    shown = trade_off([plan.model_copy(update={"settings": settings}) for plan in plans])
+    assert shown.title.endswith(": csv, predicting <b>ill, 2 clients")
+    assert "a.csv" not in html_picture(shown)
+    assert traces(html_picture(shown))[1]["title"]["text"].endswith("&lt;b&gt;ill, 2 clients")
+
+
 def test_what_is_not_known_is_not_drawn(plans):
     """Without a test error the excess loss is drawn, which nobody predicts for public records
     alone."""

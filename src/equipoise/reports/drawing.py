@@ -140,8 +140,8 @@ def _apart(values: Sequence[int]) -> list[int]:
     return [*shown[:-1], values[-1]] if len(shown) > 1 else shown
 
 
-def clip_name(clip_norm: float) -> str:
-    return "no clip" if clip_norm == math.inf else f"clip C = {clip_norm:g}"
+def clip_name(clip: float) -> str:
+    return "no clip" if clip == math.inf else f"clip C = {clip:g}"
 
 
 def wide_span(means: Sequence[float]) -> bool:

@@ -4,7 +4,7 @@ other trials, exact ranks."""
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +60,12 @@ def difference(values: Sequence[float]) -> Difference:
     mean = statistics.fmean(values)
     half_width = max(float(stats.t.ppf(1 - LEVEL / 2, n - 1) * stats.sem(values)), RESOLUTION)
     return Difference(mean, mean - half_width, mean + half_width, n)
+
+
+def share(values: Sequence[float]) -> Difference:
+    """The mean of shares over trials, whose interval stays within [0, 1] as a share does."""
+    mean = difference(values)
+    return replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0))
 
 
 def paired(errors: Errors, others: Errors) -> Difference:

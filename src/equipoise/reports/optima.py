@@ -19,7 +19,7 @@ class Curve(NamedTuple):
 
     algorithm: str
     epsilon: float
-    clip_norm: float
+    clip: float
     iterations: int
 
 
@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
     algorithm: str
     epsilon: float
-    clip_norm: float
+    clip: float
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def curves(case: Case, iterations: int | None = None) -> dict[Curve, list[Cell]]
     cells_by_curve: dict[Curve, list[Cell]] = defaultdict(list)
     for cell in sorted(case.cells, key=lambda cell: cell.local_steps):
         if not cell.diverged and iterations in (None, cell.iterations):
-            curve = Curve(cell.algorithm, cell.epsilon, cell.clip_norm, cell.iterations)
+            curve = Curve(cell.algorithm, cell.epsilon, cell.clip, cell.iterations)
             cells_by_curve[curve].append(cell)
     return dict(sorted(cells_by_curve.items()))
 
@@ -80,8 +80,8 @@ def _local_steps(cells: Sequence[Cell]) -> tuple[int, ...]:
 
 def by_error(cell: Cell) -> tuple[float, int, float]:
     """The order of cells: by mean error; of equal ones the fewest local steps come first, and the
-    smallest clip norm."""
-    return round(cell.mean, 12), cell.local_steps, cell.clip_norm
+    smallest clip."""
+    return round(cell.mean, 12), cell.local_steps, cell.clip
 
 
 def _as_good(cell: Cell, best: Cell) -> bool:
@@ -136,8 +136,7 @@ def _at_best(by_total: dict[int, list[Cell]]) -> list[Cell]:
 
 
 MIN_POINTS = 3
-"""Distinct clip thresholds that a fit needs: through two there is always a line, and it shows
-nothing."""
+"""Distinct clip thresholds that a fit needs: a line always fits two points, and shows nothing."""
 NO_FIT = f"fewer than {MIN_POINTS} clip thresholds: no fit"
 
 
@@ -183,7 +182,7 @@ class Law:
     algorithm: str
     clips: tuple[float, ...]
     optima: tuple[tuple[int, ...], ...]
-    """For every clip norm the optimal local steps at every budget, in every task."""
+    """For every clip the optimal local steps at every budget, in every task."""
     at_edge: int
     trials: int
     """The fewest that an optimum rests on."""
@@ -208,7 +207,7 @@ class Law:
 
     @property
     def fits(self) -> Fits | None:
-        """Through the means, one point for each clip norm; None where these are too few."""
+        """Through the means, one point for each clip; None where these are too few."""
         return _fits(self.clips, self.means)
 
     @property
@@ -237,7 +236,7 @@ class _Group(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """What an optimum of a law belongs to, at one clip norm."""
+    """What an optimum of a law belongs to, at one clip."""
 
     task: str
     epsilon: float
@@ -248,9 +247,9 @@ _ByClip = dict[float, dict[_Place, Optimum]]
 
 def laws(study: Study, groups: Mapping[str, str]) -> list[Law]:
     """One law per group of tasks, meaning of epsilon, convention and algorithm, wherever there are
-    at least two clip norms. `groups` names the group of a task; any other is a group of its own.
+    at least two clips. `groups` names the group of a task; any other is a group of its own.
 
-    Only budgets of a task that were swept at every clip norm of its group count, so that means are
+    Only budgets of a task that were swept at every clip of its group count, so that means are
     over the same; if there are none, all count.
     """
     optima: dict[_Group, _ByClip] = defaultdict(lambda: defaultdict(dict))
@@ -258,7 +257,7 @@ def laws(study: Study, groups: Mapping[str, str]) -> list[Law]:
         for curve, best in _private_optima(case):
             name = groups.get(case.task, case.task)
             group = _Group(name, case.privacy or "", case.convention, curve.algorithm)
-            optima[group][curve.clip_norm][_Place(case.task, curve.epsilon)] = best
+            optima[group][curve.clip][_Place(case.task, curve.epsilon)] = best
     meanings = {(case.privacy, case.convention): case.meaning for case in reversed(study.cases)}
     return [
         _law(group, meanings[group.privacy, group.convention], by_clip)
@@ -270,7 +269,7 @@ def laws(study: Study, groups: Mapping[str, str]) -> list[Law]:
 def _private_optima(case: Case) -> Iterator[tuple[Curve, Optimum]]:
     """Of every curve with noise and clip, at the reference number of iterations."""
     for curve, cells in curves(case, reference_iterations(case)).items():
-        if max(curve.epsilon, curve.clip_norm) < math.inf and len(cells) > 1:
+        if max(curve.epsilon, curve.clip) < math.inf and len(cells) > 1:
             yield curve, optimum(cells)
 
 
@@ -293,7 +292,7 @@ def _law(group: _Group, meaning: str, by_clip: _ByClip) -> Law:
 
 
 def _counted(optima: dict[_Place, Optimum], common: set[_Place]) -> dict[_Place, Optimum]:
-    """Those that all clip norms have; all, if there are none."""
+    """Those that all clips have; all, if there are none."""
     return {place: optima[place] for place in sorted(common or optima)}
 
 

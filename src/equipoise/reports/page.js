@@ -227,8 +227,10 @@
         showlegend: like.showlegend && row === 0, marker: { ...like.marker, size: 5 }, line: { ...like.line, width: 1.6 },
         hovertemplate: "%{y:.4f} after %{x} iterations, τ = " + way.local_steps + "<extra>%{fullData.name}</extra>" };
     }));
-    const ys = known.map((j) => ({ title: { text: ["test error", "training error", "share clipped"][j - 1] }, rangemode: "tozero" }));
-    Plotly.react("progress-plot", traces, panels(s, { title: { text: "iterations done" } }, ys, { height: 130 + 200 * known.length }), config);
+    const ys = known.map((j) => ({ title: { text: ["test error", "training error", "fraction clipped"][j - 1] }, rangemode: "tozero" }));
+    const few = Math.max(...ways.flatMap((way) => way.points.map((p) => p[0]))) < 10; // beyond, ticks are integers anyway
+    const x = { title: { text: "iterations done" }, ...(few ? { dtick: 1 } : {}) };
+    Plotly.react("progress-plot", traces, panels(s, x, ys, { height: 130 + 200 * known.length }), config);
   }
 
   function draw() {

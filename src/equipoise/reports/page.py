@@ -111,7 +111,7 @@ def _contents_row(case: Case) -> Row:
             case.meaning,
             ", ".join(case.values("algorithm")),
             ", ".join(budgets),
-            ", ".join(number(clip) for clip in case.values("clip_norm")),
+            ", ".join(number(clip) for clip in case.values("clip")),
             ", ".join(map(str, case.values("iterations"))),
             f"{trials[0]}" if len(trials) == 1 else f"{trials[0]} to {trials[-1]}",
         )
@@ -151,7 +151,7 @@ def _optimum_row(case: Case, shown: Optimum, cases: str) -> Row:
     values = (
         best.algorithm,
         case.budget(best.epsilon),
-        number(best.clip_norm),
+        number(best.clip),
         f"{best.iterations}",
         f"{best.local_steps}",
         ", ".join(map(str, shown.plausible)),

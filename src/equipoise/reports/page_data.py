@@ -1,5 +1,5 @@
-"""What the page's interactive figures need of a case, as plain values for JSON. Budgets and clip
-norms are strings there: JSON has no infinity."""
+"""What the page's interactive figures need of a case, as plain values for JSON. Budgets and
+clips are strings there: JSON has no infinity."""
 
 import math
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ def case_data(case: Case) -> dict[str, Any]:
         "baseline": case.baseline,
         "budgets": _budgets(case),
         "algorithms": case.values("algorithm"),
-        "clips": [_name(clip) for clip in case.values("clip_norm")],
+        "clips": [_name(clip) for clip in case.values("clip")],
         "iterations": case.values("iterations"),
         "reference": reference,
         "cells": [_cell(cell) for cells in every.values() for cell in cells],
@@ -54,12 +54,12 @@ def _line(line: Line | Curve) -> dict[str, Any]:
     return {
         "algorithm": line.algorithm,
         "epsilon": _name(line.epsilon),
-        "clip": _name(line.clip_norm),
+        "clip": _name(line.clip),
     }
 
 
 def _line_of(cell: Cell) -> Line:
-    return Line(cell.algorithm, cell.epsilon, cell.clip_norm)
+    return Line(cell.algorithm, cell.epsilon, cell.clip)
 
 
 def _cell(cell: Cell) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _curves(by_curve: dict[Curve, list[Cell]]) -> list[dict[str, Any]]:
 
 
 def _points(cell: Cell) -> list[tuple[int, float | None, float | None, float | None]]:
-    """Iteration, test error, training error, share clipped; without noise nothing is clipped."""
+    """Iteration, test error, training error, fraction clipped; without noise nothing is clipped."""
     return [
         (m.iteration, m.test_error, m.train_error, m.clipped if cell.private else None)
         for m in cell.curve

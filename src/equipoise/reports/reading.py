@@ -118,7 +118,7 @@ def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
         algorithm=place.algorithm,
         epsilon=place.epsilon,
         epsilon_spent=max(row.epsilon_spent for row in good),
-        clip_norm=place.clip_norm,
+        clip=place.clip,
         iterations=place.iterations,
         local_steps=place.local_steps,
         rounds=good[0].rounds,
@@ -152,7 +152,7 @@ def _v(row: Row) -> float | None:
     if settings["noise_rule"] == "exact" or row.epsilon == math.inf:
         return None
     releases = settings["p"] * row.iterations
-    scaled = (row.stored.sigma * row.epsilon / row.clip_norm) ** 2
+    scaled = (row.stored.sigma * row.epsilon / row.clip) ** 2
     return float(scaled / (releases * math.log(1 / settings["delta"])))
 
 

@@ -66,7 +66,7 @@ class Row:
     algorithm: str
     epsilon: float
     epsilon_spent: float
-    clip_norm: float
+    clip: float
     iterations: int
     local_steps: int
     rounds: int
@@ -84,7 +84,7 @@ class Row:
 
     @cached_property
     def place(self) -> Place:
-        return Place(self.variant, self.epsilon, self.clip_norm, self.iterations, self.local_steps)
+        return Place(self.variant, self.epsilon, self.clip, self.iterations, self.local_steps)
 
     @property
     def variant(self) -> str:
@@ -112,7 +112,13 @@ def _as_json(settings: dict[str, Any], names: Iterable[str]) -> str:
     return json.dumps([settings[name] for name in names])
 
 
-COLUMNS = [name for name in Row.__annotations__ if name != "stored"]
+COLUMN = {"clip": "clip_norm"}
+"""Columns of a store that a report calls by another name."""
+COLUMNS = [
+    f"{COLUMN[name]} AS {name}" if name in COLUMN else name
+    for name in Row.__annotations__
+    if name != "stored"
+]
 
 
 def finished_runs(store: Store) -> list[Row | None]:

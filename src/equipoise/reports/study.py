@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
     algorithm: str
     epsilon: float
-    clip_norm: float
+    clip: float
     iterations: int
     local_steps: int
 
@@ -54,7 +54,7 @@ class Cell:
     algorithm: str
     epsilon: float
     epsilon_spent: float
-    clip_norm: float
+    clip: float
     iterations: int
     local_steps: int
     rounds: int
@@ -131,10 +131,10 @@ class Case:
         return f"{task_name(self.task)} ({self.convention})"
 
     def values(self, name: str) -> list[Any]:
-        """What an axis takes in this case, sorted; of clip norms and iterations those of private
+        """What an axis takes in this case, sorted; of clips and iterations those of private
         cells, if there are any."""
         cells = self.cells
-        if name in ("clip_norm", "iterations"):
+        if name in ("clip", "iterations"):
             cells = self.private or self.cells
         return sorted({getattr(cell, name) for cell in cells})
 

@@ -11,7 +11,7 @@ from equipoise.reports.optima import Fits, Law, Optimum, curves, optimum
 from equipoise.reports.study import NOT_PRIVATE, Case, Cell, Study
 
 CASE = ("task", "convention", "unit")
-CELL = ("algorithm", "epsilon", "epsilon_spent", "clip_norm", "iterations", "local_steps", "rounds")
+CELL = ("algorithm", "epsilon", "epsilon_spent", "clip", "iterations", "local_steps", "rounds")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
 
@@ -90,8 +90,8 @@ def _optimal_line(case: Case, shown: Optimum) -> Sequence[Any]:
 
 
 def r2_table(laws: Sequence[Law]) -> Table:
-    """Optimal local steps against C: both fits, and on how little they rest. Fewer than three clip
-    norms have no fit: its columns are empty."""
+    """Optimal local steps against C: both fits, and on how little they rest. Fewer than three
+    clips have no fit: its columns are empty."""
     names = (
         "group tasks convention algorithm clips mean_optima variances points "
         "degrees_of_freedom optima at_end"

@@ -1,16 +1,21 @@
 """The picture one shows to a data-protection officer: what more budget buys, and for whom."""
 
+from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 from equipoise.errors import EquipoiseError, InvalidValue
 from equipoise.planning.plan import Plan
 from equipoise.privacy.promise import Promise
+from equipoise.reports.study import task_name
+from equipoise.settings import Settings
 
 LIBRARY = {".png": "matplotlib", ".svg": "matplotlib", ".html": "plotly"}
 TITLE = "What a privacy budget buys"
-PLANS, UNTRAINED, PUBLIC = "best private plan", "without training", "public records alone"
+PLANS = "best private plan (rounds × local steps)"
+UNTRAINED, PUBLIC = "without training", "public records alone"
 COLOUR = {PLANS: "#0072B2", UNTRAINED: "#555555", PUBLIC: "#009E73"}
 UNIT = {
     "client": "all data of one client",
@@ -21,6 +26,7 @@ TRUST = {
     "secure-aggregation": "the adversary sees only the sum of each round",
 }
 
+LETTERS = 110  # of a line below the title, in a figure for print
 NOTHING_IS_SENT = {
     "plotlyServerURL": "",
     "modeBarButtonsToRemove": ["sendChartToCloud"],
@@ -51,13 +57,16 @@ class Point(NamedTuple):
 
 
 class TradeOff(NamedTuple):
-    """What the picture shows: a point for every budget, the references, and the promise."""
+    """What the picture shows: a point for every budget, the references, and in words what was
+    planned, what came out and what is promised."""
 
+    title: str
     measure: str
     points: list[Point]
     references: list[Reference]
-    promise: list[str]
-    """Lines that say what ε protects, from whom, and with which δ."""
+    words: list[str]
+    """Lines below the title: the verdict of every budget; what ε protects, from whom, and with
+    which δ."""
 
     @property
     def epsilons(self) -> list[float]:
@@ -101,8 +110,34 @@ def trade_off(plans: list[Plan]) -> TradeOff:
         )
     measure = _measure(drawn)
     points = [_point(plan, measure) for plan in drawn]
-    references = _references(drawn[0], measure)
-    return TradeOff(measure.replace("_", " "), points, references, _promise(drawn[0]))
+    return TradeOff(
+        title=f"{TITLE}: {_about(drawn[0].settings)}",
+        measure=measure.replace("_", " "),
+        points=points,
+        references=_references(drawn[0], measure),
+        words=[_verdicts(plans), *_promise(drawn[0])],
+    )
+
+
+def _about(settings: Settings | None) -> str:
+    """The task, as one names it to somebody who has not planned it."""
+    assert settings
+    clients = settings.clients or (len(settings.data) if settings.label else 0)
+    words = [
+        task_name(settings.task),
+        f"predicting {settings.label}" if settings.label else "",
+        f"{clients} client{'' if clients == 1 else 's'}" if clients else "",
+    ]
+    return ", ".join(filter(None, words))
+
+
+def _verdicts(plans: list[Plan]) -> str:
+    """Every verdict with its budgets, in the order of these."""
+    budgets: dict[str, list[str]] = {}
+    for plan in sorted(plans, key=lambda plan: plan.epsilon):
+        budgets.setdefault(plan.verdict, []).append(f"{plan.epsilon:g}")
+    verdicts = [f"{verdict} (ε = {', '.join(values)})" for verdict, values in budgets.items()]
+    return f"Verdict: {'; '.join(verdicts)}"
 
 
 def _measure(plans: list[Plan]) -> str:
@@ -166,8 +201,11 @@ def picture(shown: TradeOff) -> Any:
         axes.set_ylim(bottom=0)
         axes.set_xlabel("privacy budget ε of the whole run (smaller is more private)")
         axes.set_ylabel(_y_label(shown))
-        axes.set_title("\n".join(shown.promise), fontsize=8.5, loc="left", color="#333333")
-        figure.suptitle(TITLE, fontsize=12, fontweight="bold", x=0.01, ha="left")
+        words = [fill(line, LETTERS) for line in shown.words]
+        axes.set_title("\n".join(words), fontsize=8.5, loc="left", color="#333333")
+        figure.suptitle(
+            fill(shown.title, LETTERS // 2), fontsize=12, fontweight="bold", x=0.01, ha="left"
+        )
         figure.legend(loc="outside lower center", ncols=3)
     return figure
 
@@ -180,7 +218,7 @@ def _draw_points(axes: Any, shown: TradeOff) -> None:
         color=COLOUR[PLANS],
         marker="o",
         capsize=3,
-        label=f"{PLANS} (rounds × local steps)",
+        label=PLANS,
     )
     for point in shown.points:
         axes.annotate(
@@ -207,7 +245,9 @@ def html_picture(shown: TradeOff) -> str:
             y=shown.predicted,
             error_y={"array": shown.margins},
             text=[point.schedule for point in shown.points],
-            mode="lines+markers",
+            mode="lines+markers+text",
+            textposition="top right",
+            textfont={"color": COLOUR[PLANS]},
             name=PLANS,
             line={"color": COLOUR[PLANS]},
             hovertemplate="ε = %{x}<br>%{y:.4f}<br>%{text} (rounds × local steps)",
@@ -225,7 +265,10 @@ def html_picture(shown: TradeOff) -> str:
             hovertemplate="%{y:.4f}",
         )
     figure.update_layout(
-        title={"text": TITLE, "subtitle": {"text": "<br>".join(shown.promise)}},
+        title={
+            "text": escape(shown.title),
+            "subtitle": {"text": "<br>".join(escape(line) for line in shown.words)},
+        },
         xaxis={
             "title": "privacy budget ε of the whole run (smaller is more private)",
             "type": "log",
@@ -234,7 +277,7 @@ def html_picture(shown: TradeOff) -> str:
         },
         yaxis={"title": _y_label(shown), "rangemode": "tozero"},
         legend={"orientation": "h", "y": -0.2},
-        margin={"t": 130},
+        margin={"t": 150},
         template="simple_white",
     )
     page = figure.to_html(include_plotlyjs=True, full_html=True, config=NOTHING_IS_SENT)

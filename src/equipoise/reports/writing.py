@@ -169,7 +169,7 @@ def _summary_row(case: Case, shown: Optimum) -> tuple[str, ...]:
         case.budget(best.epsilon),
         f"{best.local_steps}",
         _span(shown.plausible, shown.tried),
-        number(best.clip_norm),
+        number(best.clip),
         mean_and_std(best),
     )
 

@@ -18,8 +18,8 @@ from equipoise.reports.evidence import (
     averaged,
     best,
     chosen,
-    difference,
     paired,
+    share,
 )
 from equipoise.reports.findings import Finding
 from equipoise.reports.optima import NO_FIT, Fit, Law
@@ -88,11 +88,11 @@ def _unexplained(line: Fit) -> float:
 
 
 def matters(case: Case, algorithm: str) -> Findings:
-    """Errors at the best local steps, of all pairs of clip norms, averaged over the budgets that
+    """Errors at the best local steps, of all pairs of clips, averaged over the budgets that
     have all of them."""
     curves = private(swept(case, algorithm))
     errors = {setting: chosen(cells) for setting, cells in curves.items()}
-    clips = sorted({setting.clip_norm for setting in errors})
+    clips = sorted({setting.clip for setting in errors})
     budgets = _complete(errors, clips)
     if len(clips) < 2 or not budgets:
         return
@@ -113,7 +113,7 @@ def matters(case: Case, algorithm: str) -> Findings:
 
 
 def _complete(errors: dict[Setting, Errors], clips: list[float]) -> list[float]:
-    """The budgets with errors at every clip norm."""
+    """The budgets with errors at every clip."""
     budgets = sorted({setting.epsilon for setting in errors})
     return [
         epsilon for epsilon in budgets if all(errors.get(Setting(epsilon, clip)) for clip in clips)
@@ -123,7 +123,7 @@ def _complete(errors: dict[Setting, Errors], clips: list[float]) -> list[float]:
 def _differences(
     errors: dict[Setting, Errors], clips: list[float], budgets: list[float]
 ) -> dict[tuple[float, float], Difference]:
-    """For each pair of clip norms the larger's mean error over budgets minus the smaller's."""
+    """For each pair of clips the larger's mean error over budgets minus the smaller's."""
     means = {
         clip: averaged([errors[Setting(epsilon, clip)] for epsilon in budgets]) for clip in clips
     }
@@ -145,7 +145,7 @@ def acts_early(case: Case, algorithm: str) -> Findings:
     by_trial = _shares(cells)
     if not by_trial:
         return
-    early, late = (difference(list(shares)) for shares in zip(*by_trial, strict=True))
+    early, late = (share(shares) for shares in zip(*by_trial, strict=True))
     yield Finding(
         "8",
         "Clipping acts only early: some messages are clipped in the first third of the rounds, "

@@ -92,7 +92,7 @@ def _lacks_an_end(case: Case, cells: Sequence[Cell]) -> bool:
 
 
 def _place(cell: Cell) -> Place:
-    return Place(cell.algorithm, cell.epsilon, cell.clip_norm, cell.iterations, cell.local_steps)
+    return Place(cell.algorithm, cell.epsilon, cell.clip, cell.iterations, cell.local_steps)
 
 
 def _at(cell: Cell) -> tuple[int, int]:

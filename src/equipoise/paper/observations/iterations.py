@@ -25,11 +25,11 @@ ABSENT = "not in the store"
 
 
 def over_iterations(case: Case, algorithm: str) -> dict[Setting, list[Cell]]:
-    """By epsilon and clip norm: three cells or more over the number of iterations, local steps at
+    """By epsilon and clip: three cells or more over the number of iterations, local steps at
     their best."""
     along, _ = along_iterations(case)
     return {
-        Setting(line.epsilon, line.clip_norm): cells
+        Setting(line.epsilon, line.clip): cells
         for line, cells in along.items()
         if line.algorithm == algorithm and len(cells) > 2
     }

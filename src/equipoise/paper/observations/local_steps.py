@@ -31,7 +31,7 @@ class Setting(NamedTuple):
     """What is fixed along a curve of one algorithm."""
 
     epsilon: float
-    clip_norm: float
+    clip: float
 
 
 Value = TypeVar("Value")
@@ -44,17 +44,17 @@ def private(by_setting: dict[Setting, Value]) -> dict[Setting, Value]:
 def swept(case: Case, algorithm: str) -> dict[Setting, list[Cell]]:
     """The curves over local steps at the reference number of iterations."""
     return {
-        Setting(curve.epsilon, curve.clip_norm): cells
+        Setting(curve.epsilon, curve.clip): cells
         for curve, cells in curves(case, reference_iterations(case)).items()
         if curve.algorithm == algorithm
     }
 
 
 def by_clip(by_setting: dict[Setting, Value]) -> dict[float, list[Value]]:
-    """By clip norm what there is at each budget, sorted."""
+    """By clip what there is at each budget, sorted."""
     values: dict[float, list[Value]] = defaultdict(list)
     for setting in sorted(by_setting):
-        values[setting.clip_norm].append(by_setting[setting])
+        values[setting.clip].append(by_setting[setting])
     return dict(sorted(values.items()))
 
 
@@ -149,12 +149,12 @@ def ranked(
     axis: Callable[[Cell], int],
     rising: bool,
 ) -> Finding:
-    """Optima against the budget: a row of them for every clip norm that has all budgets. `rising`
+    """Optima against the budget: a row of them for every clip that has all budgets. `rising`
     claims that they rise as epsilon falls."""
     budgets = sorted({setting.epsilon for setting in best_cells})
     rows = _rows(best_cells, budgets)
     if len(budgets) < FEWEST_BUDGETS or not rows:
-        needs = f"needs optima at {FEWEST_BUDGETS} budgets or more: fewer have too few orders"
+        needs = f"needs at least {FEWEST_BUDGETS} budgets for a rank test"
         return Finding(number, hypothesis, "", needs, f"{len(budgets)} in the store", 0, UNKNOWN)
     optima = {clip: [axis(cell) for cell in row] for clip, row in rows.items()}
     rho, low, high = rank_test(budgets, list(optima.values()))
@@ -166,14 +166,14 @@ def ranked(
         hypothesis,
         "",
         f"rank correlation with ε, mean over {_clips(len(optima))}; p over {_orders(budgets)}",
-        f"ρ = {rho:+.2f}, p = {claimed:.3f}; optima by rising ε: {listed}",
+        f"ρ = {rho:+.2f}, p = {claimed:.3f}; optima in order of ε: {listed}",
         trials,
         _rank_verdict(trials, claimed, contrary),
     )
 
 
 def _rows(best_cells: dict[Setting, Cell], budgets: list[float]) -> dict[float, list[Cell]]:
-    """By clip norm the cells at all budgets, where there are all."""
+    """By clip the cells at all budgets, where there are all."""
     return {clip: row for clip, row in by_clip(best_cells).items() if len(row) == len(budgets)}
 
 

@@ -89,8 +89,8 @@ def units(cases: Sequence[Case]) -> Any | None:
     if from_zero(grid, drawn, cases[0].baseline):
         keys["without training"] = untrained_key()
     warning = (
-        "An ε for a client and the same ε for a record are different promises: do not compare "
-        f"the numbers. {_meanings(exact)}."
+        "An ε for a client and the same ε for a record are different promises; with replace-one "
+        f"neighbours and the same trust the client's is the stronger. {_meanings(exact)}."
     )
     heading = f"{task_name(cases[0].task)}: whom the budget protects"
     return finish(figure, heading, warning, list(keys.values()), 2)
@@ -140,7 +140,7 @@ def _draw_best(axes: Any, case: Case, marker: str, keys: dict[str, Any]) -> list
 
 
 def best_by_budget(case: Case, algorithm: str) -> list[Cell]:
-    """The cell with the lowest mean at each private budget, over local steps and clip norms at the
+    """The cell with the lowest mean at each private budget, over local steps and clips at the
     reference iterations."""
     best: dict[float, Cell] = {}
     for curve, cells in curves(case, reference_iterations(case)).items():

@@ -9,7 +9,7 @@ from equipoise.reports.drawing import colours, markers, name_steps
 from equipoise.reports.study import Case, Cell
 
 MOST_COLUMNS = 6
-MANY = {"clip_norm": "clip thresholds", "epsilon": "budgets"}
+MANY = {"clip": "clip thresholds", "epsilon": "budgets"}
 DASHED = (0, (4, 3))
 
 
@@ -49,7 +49,7 @@ def each_panel(grid: Any, algorithms: Sequence[str], columns: Sequence[float]) -
 
 
 def clip_beside(epsilon: float, clip: float) -> float:
-    """The clip norm of the runs that a panel for this clip shows: without noise there is none."""
+    """The clip of the runs that a panel for this clip shows: without noise there is none."""
     return math.inf if epsilon == math.inf else clip
 
 
@@ -121,10 +121,7 @@ def untrained_key() -> Any:
 def below(case: Case, band: bool = True) -> str:
     """What a figure of a case shows, and under which conditions."""
     shown = f"{_mean_over(case, band)}; error: {case.error_name}"
-    noise = (
-        "Simulation; the runs of a trial share their noise, so that neighbouring curves share "
-        "their accidents."
-    )
+    noise = "Simulation; runs of one trial share noise, so their errors are correlated."
     return f"{shown}; {case.meaning}{v_by_budget(case)}. {noise}{_left_out(case)}"
 
 

@@ -37,7 +37,7 @@ def _below(laws: list[Law]) -> str:
             "degrees of freedom (d.o.f.) is no evidence. "
         )
     if any(law.fits is None for law in laws):
-        fits += "Two points lie on a line whatever they are: no fit goes through fewer than three. "
+        fits += "A line always fits two points, so fewer than three have no fit. "
     ends = f"Of {total} optima {edge} lie at an end of the range tried."
     return f"{fits}{ends} {laws[0].meaning}. Simulation."
 

@@ -36,7 +36,7 @@ def error_by_steps(case: Case, iterations: int) -> Any | None:
     by_curve = curves(case, iterations)
     if not _any_line(by_curve.values()):
         return None
-    algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
+    algorithms, clips = case.values("algorithm"), case.values("clip")[:MOST_COLUMNS]
     figure, grid = panels(len(algorithms), len(clips), sharex=True, sharey=True)
     budgets, drawn = look(case.values("epsilon")), joined(by_curve.values())
     for panel in each_panel(grid, algorithms, clips):
@@ -55,7 +55,7 @@ def error_by_clip(case: Case) -> Any | None:
     """Fig. 4: one line per clip threshold, one column per budget."""
     iterations = reference_iterations(case)
     by_curve = curves(case, iterations)
-    clips, budgets = look(_finite(case, "clip_norm")), _finite(case, "epsilon")[:MOST_COLUMNS]
+    clips, budgets = look(_finite(case, "clip")), _finite(case, "epsilon")[:MOST_COLUMNS]
     if len(clips.values) < 2 or not budgets or not _any_line(by_curve.values()):
         return None
     algorithms, steps = case.values("algorithm"), _steps(joined(by_curve.values()))
@@ -91,7 +91,7 @@ def error_by_iterations(case: Case) -> Any | None:
     totals = sorted({cell.iterations for cell in joined(along.values())})
     if not totals:
         return None
-    algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
+    algorithms, clips = case.values("algorithm"), case.values("clip")[:MOST_COLUMNS]
     figure, grid = panels(len(algorithms), len(clips), height=2.4, sharex=True, sharey=True)
     budgets = look(case.values("epsilon"))
     drawn: list[Cell] = []

@@ -1,4 +1,4 @@
-"""The way there: errors and the share of clipped messages along the iterations of a run."""
+"""During training: errors and the fraction of clipped updates, against iterations."""
 
 import math
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ LETTERS = 13  # of a title, in an inch of it
 ROWS = {
     "test_error": "test error",
     "train_error": "training error",
-    "clipped": "share of updates\nthat is clipped",
+    "clipped": "fraction of\nupdates clipped",
 }
 
 
 def progress(case: Case) -> Any | None:
-    """Train and test error and the share of clipped messages along iterations, at the best local
+    """Train and test error and the fraction of clipped updates during training, at the best local
     steps of each budget."""
     algorithms = case.values("algorithm")[:MOST_COLUMNS]
     best = {algorithm: _best(case, algorithm) for algorithm in algorithms}
@@ -35,8 +35,9 @@ def progress(case: Case) -> Any | None:
             _draw(column, cell, budgets)
         column[0].set_title(_title(algorithm, cells))
         column[2].set_xlabel("iterations done")
+        column[2].xaxis.get_major_locator().set_params(integer=True)
     _scale(grid)
-    heading = f"{case.title}: along the iterations, at the best τ and C of each budget"
+    heading = f"{case.title}: error during training, at the best τ and C of each budget"
     return finish(figure, heading, below(case, band=False), budget_keys(case, budgets, drawn))
 
 
@@ -52,8 +53,8 @@ def _best(case: Case, algorithm: str) -> list[Cell]:
 
 def _title(algorithm: str, best: Sequence[Cell]) -> str:
     """The best settings of each budget, in as many lines as they need."""
-    settings = [f"{cell.local_steps}\u00a0({number(cell.clip_norm)})" for cell in best]
-    listed = f"best τ (C) by rising ε: {', '.join(settings)}"
+    settings = [f"{cell.local_steps}\u00a0({number(cell.clip)})" for cell in best]
+    listed = f"best τ (C) in order of ε: {', '.join(settings)}"
     return f"{algorithm}\n{fill(listed, int(WIDTH * LETTERS), break_long_words=False)}"
 
 

@@ -60,7 +60,7 @@ def surface(case: Case) -> Any | None:
     if len(budgets) < 2 or len(steps) < 2:
         return None
     shown = Map(case, iterations, by_curve, budgets, steps, _shade([cell.mean for cell in drawn]))
-    algorithms, clips = case.values("algorithm"), case.values("clip_norm")[:MOST_COLUMNS]
+    algorithms, clips = case.values("algorithm"), case.values("clip")[:MOST_COLUMNS]
     figure, grid = panels(
         len(algorithms), len(clips), shown.width, shown.height, sharex=True, sharey=True
     )
