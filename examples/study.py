@@ -113,7 +113,7 @@ def read_cells(path: Path) -> list[Cell]:
             Cell(
                 row["algorithm"],
                 float(row["epsilon"]),
-                float(row["clip_norm"]),
+                float(row["clip"]),
                 int(row["local_steps"]),
                 int(row["rounds"]),
                 float(row["test_error"]),

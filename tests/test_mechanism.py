@@ -17,6 +17,7 @@ from equipoise.privacy.mechanisms.catalogue import MECHANISMS, mechanism
 from equipoise.privacy.mechanisms.client_message import ClientMessage
 from equipoise.privacy.mechanisms.mechanism import Words
 from equipoise.privacy.statement import statement
+from equipoise.reports.reading import read_study
 from equipoise.settings import Settings
 from equipoise.sweeps.grid import grid
 from equipoise.sweeps.sweep import stacks_of
@@ -236,6 +237,9 @@ def test_a_new_mechanism_is_swept_as_itself(own_rules, tmp_path):
     assert sorted(stacks, key=len) == [{"coarse"}, {"exact", "lemma1", "doubled"}]
     results = swept(document, tmp_path / "own.sqlite")
     assert len(results) == 8
+    meanings = {case.convention: case.meaning for case in read_study(tmp_path / "own.sqlite").cases}
+    assert meanings["lemma1 v=1.0"].startswith("ε is a label: noise rule lemma1 v=1.0")
+    assert meanings["doubled"].startswith("ε is exact or an upper bound")
     for result, loss in results:
         by_itself = train(Settings.of(**result.run.model_dump()))
         assert result.account == by_itself.account

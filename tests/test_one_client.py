@@ -227,12 +227,14 @@ def test_a_client_that_does_not_exist_is_refused(files, tmp_path, client):
 @pytest.mark.parametrize("how", [{}, {"sampling_rate": 0.5}, {"noise_in": "message"}])
 def test_a_silo_that_is_told_the_sizes_makes_the_account_of_everybody(files, how):
     """Of one record: sizes are public there, and a client alone knows only its own."""
-    together = load_task("csv", replace(files, unit="record"))
+    whole = "full" if "noise_in" in how else None
+    files = replace(files, unit="record", batch=whole)
+    together = load_task("csv", files)
     said = Settings.of(task="csv", epsilon=3, clip=1, unit="record", iterations=4, **how)
     facts = together.facts("record")
     run, schedule = said.resolve(facts), (1, 1, 1, 1)
     for client in range(4):
-        alone = load_client("csv", replace(files, unit="record"), client)
+        alone = load_client("csv", files, client)
         assert alone.facts("record").sizes is None
         told = alone.facts("record", facts.sizes)
         assert told == facts

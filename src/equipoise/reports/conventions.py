@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.reports.stored import PRIVACY, TRAINING, Group
 from equipoise.reports.study import NOT_PRIVATE
 
@@ -34,8 +35,17 @@ def _label(group: Group, settings: Settings) -> str:
         return NOT_PRIVATE
     if settings["unit"] == "record":
         return "record unit"
-    rule = str(settings["noise_rule"])
-    return rule if rule == "exact" else f"{rule} v={settings['v']}"
+    return _rule(settings)
+
+
+def _rule(settings: Settings) -> str:
+    v = settings["v"]
+    return str(settings["noise_rule"]) + ("" if v is None else f" v={v}")
+
+
+def at_label(settings: Settings) -> bool:
+    """Whether runs spend at most the epsilon that they are labelled with."""
+    return mechanism(settings["unit"], settings["noise_in"], settings["noise_rule"]).at_label
 
 
 def _differences(settings: Settings, alike: Sequence[Settings]) -> list[str]:
@@ -64,8 +74,8 @@ def meaning(settings: Settings, private: bool) -> str:
     if not private:
         return f"no noise, no clip; {clients}"
     rule = "ε is exact or an upper bound"
-    if settings["noise_rule"] != "exact":
-        rule = f"ε is a label: Lemma 1 with v = {settings['v']}"
+    if not at_label(settings):
+        rule = f"ε is a label: noise rule {_rule(settings)}"
     noise = f", noise in the {settings['noise_in']}" if settings["unit"] == "record" else ""
     protects = f"unit: one {settings['unit']} ({settings['neighbours']}){noise}"
     trust = f"trust: {settings['trust']}; δ = {settings['delta']:g}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.errors import DataError
-from equipoise.reports.conventions import convention_names, meaning
+from equipoise.reports.conventions import at_label, convention_names, meaning
 from equipoise.reports.stored import Group, Row, Stored, finished_runs
 from equipoise.reports.study import Case, Cell, Moment, Place, Study, Trial
 from equipoise.sweeps.store import Store
@@ -149,7 +149,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _v(row: Row) -> float | None:
     """Lemma 1 solved for its constant: sigma^2 = v C^2 pT ln(1/delta) / epsilon^2."""
     settings = row.stored.settings
-    if settings["noise_rule"] == "exact" or row.epsilon == math.inf:
+    if at_label(settings) or row.epsilon == math.inf:
         return None
     releases = settings["p"] * row.iterations
     scaled = (row.stored.sigma * row.epsilon / row.clip) ** 2
@@ -221,7 +221,7 @@ def _case(
         task=group.task,
         convention=convention,
         unit=sample.settings["unit"],
-        nominal=sample.settings["noise_rule"] != "exact",
+        nominal=not at_label(sample.settings),
         meaning=meaning(sample.settings, group.privacy is not None),
         error_name=sample.error_name,
         baseline=sample.baseline_error,
