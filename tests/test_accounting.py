@@ -133,7 +133,7 @@ def test_the_constants_of_lemma_1():
         (lambda: epsilon_spent(math.nan, 1, 1, 1e-5), "sigma=nan"),
         (
             lambda: promise(trust="secure-aggregation", colluding=3).check_clients(3),
-            "clients=3 less colluding=3",
+            "clients=3 with colluding=3",
         ),
         (lambda: promise(colluding=1), "colluding=1 has no meaning"),
         (lambda: promise(neighbours="other"), "neighbours='other'"),

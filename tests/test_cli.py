@@ -4,6 +4,7 @@ mistake."""
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise import EquipoiseError, train
+from equipoise import EquipoiseError, saved, train
 from equipoise.__main__ import run
 from equipoise.cli.main import main
 from equipoise.result import Result
@@ -145,14 +146,17 @@ def test_a_failed_simulation_exits_with_1(equipoise):
             "--epsilon 1 --clip 1 --seed 99999999999999999999",
             "seed=99999999999999999999 is not between 0 and 2^63 - 1",
         ),
-        ("--epsilon 1 --clip 1 --clients 400", "clients=400 is more than the 379 records to deal"),
+        (
+            "--epsilon 1 --clip 1 --clients 400",
+            "clients=400 is more than the 379 records to distribute",
+        ),
         (
             "--epsilon 1 --clip 1 --clients 1 --trust secure-aggregation",
-            "leaves nobody whose noise protects",
+            "no honest client's noise is left",
         ),
         (
             "--epsilon 1 --clip 1 --colluding 20 --trust secure-aggregation",
-            "clients=20 less colluding=20",
+            "clients=20 with colluding=20",
         ),
         ("--epsilon 1 --clip 1 --colluding 2", "colluding=2 has no meaning under trust=local"),
         ("--epsilon 1 --clip 1 --noise-rule lemma1", "noise_rule=lemma1 needs v"),
@@ -175,7 +179,7 @@ def test_a_failed_simulation_exits_with_1(equipoise):
         ),
         (
             "--epsilon 1 --clip 1 --trsut local",
-            "--trsut is no option of equipoise train: did you mean --trust?",
+            "unknown option --trsut for equipoise train: did you mean --trust?",
         ),
         ("--clip 1", "epsilon is missing"),
     ],
@@ -200,6 +204,9 @@ def test_mistakes_get_one_clear_sentence(equipoise, arguments, sentence):
             "train",
             "--eta",
         ),
+        ("train --task quadratic --epsilon 2 --tau 5", "--tau", "train", "--local-steps"),
+        ("train --task quadratic --epsilon 2 --steps 5", "--steps", "train", "--local-steps"),
+        ("train --task quadratic --epsilon 2 --C 1", "--C", "train", "--clip"),
         ("plan --task quadratic --epsilonn 2", "--epsilonn", "plan", "--epsilon"),
         ("sweep grid.toml --serch", "--serch", "sweep", "--search"),
         ("report --outt here", "--outt", "report", "--out"),
@@ -211,7 +218,26 @@ def test_a_mistyped_flag_is_named_with_the_one_that_is_meant(
 ):
     code, out, err = equipoise(arguments)
     assert (code, out) == (2, "")
-    assert err == f"error: {wrong} is no option of equipoise {command}: did you mean {meant}?\n"
+    assert err == f"error: unknown option {wrong} for equipoise {command}: did you mean {meant}?\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("train --rounds 5", "--rounds for equipoise train: rounds are iterations / local steps"),
+        ("train --sigma 1", "--sigma for equipoise train: the noise follows from epsilon"),
+        ("train --noise-multiplier 1", "--noise-multiplier for equipoise train: the noise follows"),
+        ("sweep paper --epsilon 2", "--epsilon for equipoise sweep\n"),
+        ("train --versoin", "--versoin for equipoise train\n"),
+        ("report --hlep", "--hlep for equipoise report\n"),
+        ("train -e 2", "-e for equipoise train\n"),
+    ],
+)
+def test_a_flag_that_means_none_of_ours_gets_no_wrong_one(equipoise, arguments, sentence):
+    code, out, err = equipoise(arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: unknown option {sentence}")
+    assert "did you mean" not in err
 
 
 @pytest.mark.parametrize(
@@ -219,6 +245,27 @@ def test_a_mistyped_flag_is_named_with_the_one_that_is_meant(
     [
         ("trian --epsilon 2", 'Unknown command "trian". Did you mean "train"?'),
         ("--epsilon 2", 'Unknown command "--epsilon"'),
+        ("data fech", "unknown command fech for equipoise data: did you mean fetch?"),
+        (
+            "train --task quadratic --epsilon inf extra",
+            "unexpected word extra for equipoise train: give its flag too",
+        ),
+        ("sweep", "WHAT needs a value: paper, or a TOML file"),
+        ("show", "FOLDER needs a value: see equipoise show --help"),
+        ("train --task quadratic --epsilon", "--epsilon needs a value: privacy budget"),
+        (
+            "sweep paper --task cifar10 --seeds 1000000000000 --show-grid",
+            "seeds=1000000000000 is not between 1 and 1,000",
+        ),
+        (
+            "train --task breast-cancer --epsilon 2 --clip 1 --public-records 379",
+            "public_records=379 leaves no private record of 379: give fewer",
+        ),
+        (
+            "train --task quadratic --epsilon 2 --clip 1 --trust secure-aggregation --colluding "
+            "1000000000000",
+            "clients=20 with colluding=1000000000000: no honest client's noise is left",
+        ),
         (
             "train --task quadratic --local_steps 2",
             "epsilon is missing",
@@ -328,11 +375,14 @@ def test_files_of_data_may_be_several_in_a_file(clinic, equipoise):
             RUN.replace("2.0", "[1.0, 2.0]"),
             "run.toml: epsilon is a list, but a run has one value; `equipoise sweep` takes lists",
         ),
-        (RUN + "epsilom = 3\n", "run.toml: epsilom is no setting: did you mean epsilon?"),
-        (RUN + "lr = 3\n", "run.toml: lr is no setting: did you mean eta?"),
-        (RUN + "seeds = 3\n", "run.toml: seeds is no setting: did you mean seed?"),
-        (RUN + "zzz = 3\n", "run.toml: zzz is no setting; leave it out"),
-        (RUN + "[options]\nh_update = 'paper'\n", "run.toml: options is no setting"),
+        (RUN + "epsilom = 3\n", "run.toml: unknown setting epsilom: did you mean epsilon?"),
+        (RUN + "lr = 3\n", "run.toml: unknown setting lr: did you mean eta?"),
+        (RUN + "seeds = 3\n", "run.toml: unknown setting seeds: did you mean seed?"),
+        (RUN + "zzz = 3\n", "run.toml: unknown setting zzz"),
+        (
+            RUN + "[options]\nh_update = 'paper'\n",
+            "run.toml: unknown setting options: give each option by its own name",
+        ),
         (RUN + "clip = 3\n", "clip and clip_norm are the same: give one of the two"),
         (RUN.replace("0.5", '"half"'), "clip='half'"),
         ("task = ", "run.toml is not TOML"),
@@ -427,6 +477,18 @@ def test_shells_can_complete(tmp_path):
             assert subprocess.run(["bash", "-n", path], timeout=30).returncode == 0
 
 
+def test_shells_of_users_without_a_home_folder(monkeypatch, equipoise):
+    def no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.home", no_home)
+    code, _, err = equipoise("--install-completion --shell bash --output /dev/null")
+    assert code == 1
+    assert err == (
+        "error: this user has no home folder: set the environment variable HOME to one\n"
+    )
+
+
 def test_an_unknown_task_lists_the_known_and_suggests_the_nearest(equipoise):
     code, _, err = equipoise("train --task brest-cancer --epsilon 1 --clip 1")
     assert code == 2
@@ -451,7 +513,91 @@ def test_help_is_instant():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_an_interrupt_while_libraries_load_is_no_traceback(monkeypatch):
+SPENDS_NOTHING = "interrupted: nothing was saved, and nothing left this process: no budget is spent"
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments", "sentence"),
+    [
+        ("engine.server_rounds", f"{TRAIN} --out made/run", SPENDS_NOTHING),
+        ("training.load_task", f"{TRAIN} --out made/run", SPENDS_NOTHING),
+        ("training.load_task", TRAIN, SPENDS_NOTHING),
+        (
+            "planning.planner.plan_all",
+            "plan --task quadratic --epsilon 2",
+            "interrupted: no plan was made, and planning spends no budget",
+        ),
+        ("paper.report.report", "report", "interrupted"),
+    ],
+)
+def test_an_interrupt_says_what_it_cost(
+    tmp_path, monkeypatch, equipoise, place, arguments, sentence
+):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(f"equipoise.{place}", interrupted)
+    assert equipoise(arguments) == (130, "", f"{sentence}\n")
+    assert list(tmp_path.iterdir()) == [], "no empty folder is left"
+
+
+@pytest.mark.parametrize("name", ["result.json", "model.safetensors", "curve.png"])
+def test_an_interrupt_while_saving_names_what_is_there(tmp_path, monkeypatch, equipoise, name):
+    honest = saved.write_whole
+
+    def interrupted(path, write):
+        if path.name == name:
+            raise KeyboardInterrupt
+        honest(path, write)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("equipoise.saved.write_whole", interrupted)
+    code, out, err = equipoise(f"{TRAIN} --out run")
+    assert code == 130
+    assert "spent       epsilon = 2 of 2" in out, "it is spent, and said"
+    files = ["result.json", "model.safetensors", "guarantee.md", "curve.png"]
+    there = files[: files.index(name)]
+    assert err == (
+        f"interrupted: out=run: written: {', '.join(there) or 'nothing'}; not written: "
+        f"{', '.join(files[len(there) :])}\n"
+    )
+    assert all((tmp_path / "run" / file).is_file() for file in there)
+
+
+def test_an_interrupted_process_exits_with_130(tmp_path):
+    command = [sys.executable, "-m", "equipoise", *TRAIN.split()[:-1], "10000000", "--out", "run"]
+    started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run").exists() and started.poll() is None:
+        time.sleep(0.05)
+    started.send_signal(signal.SIGINT)
+    assert started.communicate(timeout=60)[1] == f"{SPENDS_NOTHING}\n"
+    assert started.returncode == 130
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_is_printed_before_its_picture_is_drawn(tmp_path, monkeypatch, equipoise):
+    """A full disk costs the picture, not the plan; a folder that is missing costs no planning."""
+
+    def full(plans, path):
+        path.write_text("half a")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("equipoise.reports.trade_off.draw_trade_off", full)
+    constants = "--mu 1 --smoothness 4 --dimension 9 --clients 9 --clip 1 --r0 1 --zeta 1"
+    code, out, err = equipoise(f"plan {constants} --epsilon 1 --json --save-plot p.png")
+    assert code == 2
+    assert json.loads(out)["format"] == 1
+    assert err == "error: save_plot=p.png was not drawn: No space left on device\n"
+    assert list(tmp_path.iterdir()) == [], "no half picture is left"
+    monkeypatch.setattr("equipoise.planning.planner.plan_all", lambda *_: 1 / 0)
+    code, out, err = equipoise("plan --task quadratic --epsilon 1 --save-plot nodir/p.png")
+    assert (code, out) == (2, "")
+    assert err == "error: save_plot=nodir/p.png: there is no folder nodir; make it\n"
+
+
+def test_an_interrupt_while_libraries_load_is_no_traceback(monkeypatch, capsys):
     class Interrupted:
         def __getattr__(self, name):
             raise KeyboardInterrupt
@@ -460,3 +606,4 @@ def test_an_interrupt_while_libraries_load_is_no_traceback(monkeypatch):
     with pytest.raises(SystemExit) as stopped:
         run()
     assert stopped.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"

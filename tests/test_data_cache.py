@@ -210,6 +210,9 @@ def homeless(bare):
 def test_a_user_without_a_home_folder_is_told_the_way_out(homeless, folder, own, xdg, default):
     with pytest.raises(DataError, match=f"no home folder: set the environment variables .*{own}"):
         folder()
+    homeless.setenv("HOME", "")  # which would be /
+    with pytest.raises(DataError, match="no home folder"):
+        folder()
     homeless.setenv(xdg, "/somewhere")
     assert str(folder()) == "/somewhere/equipoise"
 

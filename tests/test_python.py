@@ -57,7 +57,7 @@ def test_budgets_can_be_watched():
     [
         ((), {}, "epsilon is missing"),
         ((), {"task": "quadratic"}, "epsilon is missing"),
-        ((), {"task": "quadratic", "epsilon": 2, "lr": 1}, "lr is no setting"),
+        ((), {"task": "quadratic", "epsilon": 2, "lr": 1}, "unknown setting lr"),
         ((), {"task": "quadratic", "epsilon": 2, "clipp": 1}, "did you mean clip?"),
         (("quadratic",), {"epsilon": 2}, "question is a str: give a Question, or keywords"),
         ((Question.of(**QUICK, epsilon=2),), {"epsilon": 2}, "question and epsilon"),

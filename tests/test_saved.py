@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -252,15 +253,45 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
     def full(self, *_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("safetensors.numpy.save_file", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(
         equipoise.EquipoiseError,
-        match="No space left on device; the files in it are whole",
+        match=r"on device; written: result\.json; not written: model\.safetensors, guarantee\.md, ",
     ):
         save(result, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "unfinished"]
     with pytest.raises(InvalidValue, match=r"already holds result\.json, unfinished"):
         reserve(tmp_path)
+
+
+def test_a_result_without_its_model_is_shown(tmp_path, capsys):
+    save(train(task="quadratic", epsilon=2, clip=1, iterations=4), tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    code, out, err = run_command(capsys, "show", str(tmp_path))
+    assert code == 0
+    assert "spent       epsilon = 2 of 2" in out
+    assert err == (
+        f"{tmp_path} holds the result of a run without its model, which was not written\n"
+    )
+    with pytest.raises(DataError, match=r"no finished run: model\.safetensors is missing"):
+        load(tmp_path)
+    assert "model.safetensors is missing" in run_command(capsys, "evaluate", str(tmp_path))[2]
+
+
+@pytest.mark.parametrize(("free", "needed"), [(999_999, "1,000,000"), (1_000_247, "1,000,248")])
+def test_no_budget_is_spent_where_the_model_has_no_room(
+    tmp_path, capsys, monkeypatch, free, needed
+):
+    """Before the task is loaded, and again when the number of parameters is known (here 31)."""
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    flags = "train --task breast-cancer --epsilon 2 --clip 1 --iterations 4 --out".split()
+    code, out, err = run_command(capsys, *flags, str(tmp_path / "made" / "run"))
+    assert (code, out) == (2, "")
+    assert f"has {free:,} bytes free where the model and its account need {needed}: make" in err
+    assert err.endswith("no budget is spent\n")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1_000_248))
+    assert run_command(capsys, *flags, str(tmp_path / "made" / "run"))[0] == 0
 
 
 def test_two_runs_cannot_claim_one_folder(tmp_path):
@@ -341,7 +372,11 @@ def test_a_full_disk_costs_no_account(clinic, capsys, full_at, name, json_flag):
     full_at(name)
     code, out, err = run_command(capsys, *(TABLE + json_flag).split())
     assert code == 2
-    assert "error: out=run: No space left on device; the files in it are whole" in err
+    written = ", ".join(SAVED[: SAVED.index(name)]) or "nothing"
+    lost = ", ".join(SAVED[SAVED.index(name) :])
+    assert err == (
+        f"error: out=run: No space left on device; written: {written}; not written: {lost}\n"
+    )
     assert len(err.splitlines()) == 1
     if json_flag:
         printed = equipoise.Result.model_validate_json(out)
@@ -410,7 +445,7 @@ def test_files_that_are_really_cut_off(tmp_path, capsys, limit):
     assert result.epsilon_spent <= 2
     if limit < 5_000:
         assert code == 2
-        assert "File too large; the files in it are whole" in err
+        assert "File too large; written: nothing; not written: result.json, model" in err
         assert held == {"unfinished"}
         return
     assert code == 0

@@ -603,7 +603,8 @@ def test_an_interrupted_command_says_what_is_kept(tmp_path, capsys, monkeypatch,
     )
     code, _, error = run_command(capsys, "sweep", *arguments)
     assert code == 130
-    assert "the same command goes on" in " ".join(error.split())
+    assert "interrupted: what is finished is in" in error
+    assert error.endswith("; the same command goes on from there\n")
 
 
 def test_failed_runs_make_the_command_fail(tmp_path, capsys, monkeypatch):

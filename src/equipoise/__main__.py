@@ -4,13 +4,14 @@ import sys
 
 
 def run() -> None:
-    """Interrupted while libraries load, which takes a second, it leaves without a traceback, as
+    """Interrupted while libraries load, which takes a second, it says so without a traceback, as
     later."""
     try:
         from equipoise.cli.main import main
 
         main()
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         sys.exit(130)
 
 

@@ -2,13 +2,15 @@
 there was one.
 
 The folder is reserved before training, so that no budget is spent on a result that cannot be kept,
-nor by two runs for one folder. Every file appears whole or not at all. What was spent comes first
-and the picture last: a disk that fills up costs the picture, not the account.
+nor by two runs for one folder; and it must have room. Every file appears whole or not at all. What
+was spent comes first and the picture last: a disk that fills up costs the picture, not the account.
 """
 
 import hashlib
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,16 @@ from equipoise.settings import first_sentence
 
 FILES = ("result.json", "model.safetensors", "guarantee.md", "bounds.toml", "curve.png")
 MARK = "unfinished"  # a file that stands here until everything but the picture does
+ROOM = 10**6  # bytes for all files but the model; some 50,000 are usual
 
 
-def reserve(out: Path) -> None:
-    """Make the folder and claim it; refuse one that holds a run, or that another run has
-    claimed.
+def reserve(out: Path) -> list[Path]:
+    """Make the folder and claim it; refuse one that holds a run, or that another run has claimed.
+
+    Returns the folders that were made, the innermost first.
     """
     try:
+        made = [folder for folder in (out, *out.parents) if not folder.exists()]
         held = [name for name in (*FILES, MARK) if (out / name).exists()]
         if held:
             raise InvalidValue(f"out={out} already holds {', '.join(held)}: choose another folder")
@@ -37,15 +42,29 @@ def reserve(out: Path) -> None:
         try:
             (out / MARK).write_text("a run was started here, and has not ended\n")
         except OSError:
-            release_claim(out)
+            release_claim(out, made)
             raise
     except OSError as error:
         raise InvalidValue(f"out={out} cannot be written: {error.strerror}") from None
+    return made
 
 
-def release_claim(out: Path) -> None:
+def release_claim(out: Path, made: Iterable[Path]) -> None:
     """Give a reserved folder back, when nothing came of it."""
     (out / MARK).unlink(missing_ok=True)
+    with suppress(OSError):  # somebody else has put something there
+        for folder in made:
+            folder.rmdir()
+
+
+def check_room(out: Path, parameters: int = 0) -> None:
+    """Refuse a folder on a disk that has no room for a model with so many parameters."""
+    free, needed = shutil.disk_usage(out).free, 8 * parameters + ROOM
+    if free < needed:
+        raise InvalidValue(
+            f"out={out} has {free:,} bytes free where the model and its account need {needed:,}: "
+            "make room, or choose another folder; no budget is spent"
+        )
 
 
 def save(result: Result, out: "str | os.PathLike[str]") -> str | None:
@@ -56,43 +75,48 @@ def save(result: Result, out: "str | os.PathLike[str]") -> str | None:
         reserve(folder)
     try:
         _write(folder, result)
+        return _draw(result, folder)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"out={folder}: {_written(folder, result)}") from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise EquipoiseError(f"out={folder}: {reason}; the files in it are whole") from None
-    return _draw(result, folder)
+        raise EquipoiseError(f"out={folder}: {reason}; {_written(folder, result)}") from None
+
+
+def _written(folder: Path, result: Result) -> str:
+    """Which files are there, and which are not."""
+    wanted = [name for name in FILES if name != "bounds.toml" or result.reading.get("bounds")]
+    kept = [name for name in wanted if (folder / name).exists()]
+    lost = [name for name in wanted if name not in kept]
+    return f"written: {', '.join(kept) or 'nothing'}; not written: {', '.join(lost) or 'nothing'}"
 
 
 def _write(folder: Path, result: Result) -> None:
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
-
-    def write_model(path: Path) -> None:
-        try:
-            save_file(_named(result), path, metadata={"format": "pt"})
-        except SafetensorError as error:
-            raise OSError(0, str(error)) from None
+    from safetensors.numpy import save as model_file
 
     _write_text(folder / "result.json", result.to_json() + "\n")
-    write_whole(folder / "model.safetensors", write_model)
-    model = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    _write_text(folder / "guarantee.md", statement(result, model))
+    model = model_file(_named(result), metadata={"format": "pt"})
+    write_whole(folder / "model.safetensors", lambda path: path.write_bytes(model))
+    _write_text(folder / "guarantee.md", statement(result, hashlib.sha256(model).hexdigest()))
     if bounds := result.reading.get("bounds"):
         _write_text(folder / "bounds.toml", bounds)
     (folder / MARK).unlink(missing_ok=True)
 
 
-def load(out: "str | os.PathLike[str]") -> Result:
-    """Read a run back, its model included."""
+def load(out: "str | os.PathLike[str]", *, model: bool = True) -> Result:
+    """Read a run back, with its model unless `model` is False: a full disk may have cost that."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     folder = Path(out)
-    for name in ("result.json", "model.safetensors"):
+    for name in ("result.json", "model.safetensors")[: 1 + model]:
         if not (folder / name).is_file():
             raise DataError(f"{folder} holds no finished run: {name} is missing")
     try:
         text = (folder / "result.json").read_text(encoding="utf-8")
         result = Result.model_validate_json(text)
+        if not model:
+            return result
         tensors = load_file(folder / "model.safetensors")
         x = np.concatenate([tensors[name].reshape(-1) for name in result.parameters])
     except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:

@@ -279,7 +279,8 @@ class Settings(Common):
     @model_validator(mode="after")
     def _valid(self) -> Self:
         self._check_common()
-        self.promise.check_clients(self.clients or MOST_CLIENTS)
+        if self.clients is not None:
+            self.promise.check_clients(self.clients)
         algorithm_spec(self.algorithm).given(self.options)
         self._check_numbers()
         self._check_schedule()
@@ -465,19 +466,40 @@ def shown(value: Any) -> str:
 
 def unknown_setting(name: str, model: type[BaseModel] | None) -> str:
     """That there is no such setting, and which one may be meant."""
-    near = near_setting(name, [*(model.model_fields if model else ()), *algorithm_options()])
-    return f"{name} is no setting" + (f": did you mean {near}?" if near else "; leave it out")
+    fields = [field for field in (model.model_fields if model else ()) if field != "options"]
+    return f"unknown setting {name}{hint(name, [*fields, *algorithm_options()])}"
 
 
-ALSO_CALLED = {"lr": "eta", "learning_rate": "eta", "n_clients": "clients"}
+_OTHER_NAMES = {
+    "eta": "lr learning_rate step_size",
+    "local_steps": "tau steps local_iterations",
+    "clients": "n_clients num_clients",
+    "epsilon": "eps",
+    "clip": "c max_grad_norm",
+    "batch": "batch_size",
+}
+ALSO_CALLED = {other: name for name, others in _OTHER_NAMES.items() for other in others.split()}
+NO_SETTING = {
+    **dict.fromkeys(("sigma", "noise", "noise_multiplier"), "the noise follows from epsilon"),
+    "rounds": "rounds are iterations / local steps",
+    "options": "give each option by its own name",
+}
+
+
+def hint(name: str, known: list[str], before: str = "") -> str:
+    """What a wrong name may mean, to be put behind it; `before` is "--" where names are flags."""
+    if about := NO_SETTING.get(name.replace("-", "_")):
+        return f": {about}"
+    near = near_setting(name, [other.replace("-", "_") for other in known])
+    return f": did you mean {before}{near.replace('_', '-') if before else near}?" if near else ""
 
 
 def near_setting(name: str, known: list[str]) -> str | None:
     """The setting that a wrong name may mean: by another name that is in use, or by its letters."""
     from difflib import get_close_matches
 
-    name = name.replace("-", "_")
+    name = name.replace("-", "_").lower()
     if ALSO_CALLED.get(name) in known:
         return ALSO_CALLED[name]
-    near = get_close_matches(name, known, n=1)
+    near = [] if name in NO_SETTING else get_close_matches(name, known, n=1, cutoff=0.75)
     return near[0] if near else None

@@ -10,7 +10,7 @@ from equipoise.cli.console import Json, errors, one_thread, output
 from equipoise.cli.flags import plain, with_flags
 from equipoise.cli.text import comparison, noise_table, trade_off
 from equipoise.describe import plan_lines
-from equipoise.errors import require
+from equipoise.errors import EquipoiseError, require
 from equipoise.planning.plan import Plan, Question
 
 QuestionFlags = with_flags(Question)
@@ -33,22 +33,37 @@ def plan(
 
     Example: equipoise plan --task breast-cancer --epsilon 2 --clip 1 --trust secure-aggregation
     """
-    from equipoise.reports.trade_off import check_picture, draw_trade_off
+    from equipoise.reports.trade_off import check_picture
 
     if save_plot:
         check_picture(save_plot)
+        folder = save_plot.parent
+        require(folder.is_dir(), f"save_plot={save_plot}: there is no folder {folder}; make it")
     asked = plain(Question, question)
     require(asked is not None, "epsilon is missing: give a budget")
     assert asked
-    plans = _plans(asked)
-    if save_plot:
-        draw_trade_off(plans, save_plot)
+    try:
+        plans = _plans(asked)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("no plan was made, and planning spends no budget") from None
     if not json:
         _show(plans)
     elif len(plans) == 1:
         print(plans[0].to_json())
     else:
         print(dumps({"plans": [loads(plan.to_json()) for plan in plans]}, indent=2))
+    if save_plot:
+        _draw(plans, save_plot)
+
+
+def _draw(plans: list[Plan], path: Path) -> None:
+    from equipoise.reports.trade_off import draw_trade_off
+    from equipoise.saved import write_whole
+
+    try:
+        write_whole(path, lambda part: draw_trade_off(plans, part))
+    except OSError as error:
+        raise EquipoiseError(f"save_plot={path} was not drawn: {error.strerror}") from None
 
 
 def _plans(question: Question) -> list[Plan]:

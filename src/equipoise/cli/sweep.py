@@ -84,8 +84,7 @@ def sweep(
         document, text = run(runs, store, number, retry)
     except KeyboardInterrupt:
         finished = f"what is finished is in {store}" if store.exists() else "nothing was finished"
-        say(f"stopped: {finished}; the same command goes on from there")
-        raise
+        raise KeyboardInterrupt(f"{finished}; the same command goes on from there") from None
     print(dumps({"notice": NOTICE, **document}, indent=2) if json else text)
     if document["failed"]:
         raise SystemExit(1)

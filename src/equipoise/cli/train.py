@@ -59,28 +59,49 @@ def train(
     secure-aggregation
     """
     chosen = _chosen(plain(Settings, settings), plan, anyway)
-    one_thread()
-    from equipoise.saved import release_claim, reserve, save
-    from equipoise.training import train as run_training
-
     if client_log:
         _keep_client_log(client_log)
-    if out:
-        reserve(out)
     try:
-        result = run_training(chosen, watch=_progress)
-    except BaseException:
-        if out:
-            release_claim(out)
-        raise
+        result = _trained(chosen, out)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            "nothing was saved, and nothing left this process: no budget is spent"
+        ) from None
     try:
         if out:
+            from equipoise.saved import save
+
             no_picture = save(result, out)
             say(f"saved in {out}" + (f"; {no_picture}" if no_picture else ""))
     finally:  # a disk may be full: what was spent is told all the same
         tell(result, json)
     if result.failed:
         sys.exit(1)
+
+
+def _trained(settings: Settings, out: Path | None) -> Result:
+    """The result, for which `out` is reserved; nothing is left of that if none comes."""
+    one_thread()
+    from equipoise.saved import check_room, release_claim, reserve
+    from equipoise.training import train as run_training
+
+    def watch(rounds: "Iterable[Round]", total: int) -> "Iterable[Round]":
+        quiet = not errors.is_terminal
+        bar = track(rounds, "training", total, console=errors, transient=True, disable=quiet)
+        for done in bar:
+            if out and done.number == 1:  # now the size of the model is known
+                check_room(out, len(done.x))
+            yield done
+
+    made = reserve(out) if out else []
+    try:
+        if out:
+            check_room(out)
+        return run_training(settings, watch=watch)
+    except BaseException:
+        if out:
+            release_claim(out, made)
+        raise
 
 
 def _chosen(settings: Settings | None, plan: Path | None, anyway: bool) -> Settings:
@@ -99,7 +120,11 @@ def show(folder: Path, /, *, json: Json = False) -> None:
     """Show a run that `train --out FOLDER` saved."""
     from equipoise.saved import load
 
-    tell(load(folder), json)
+    has_model = (folder / "model.safetensors").is_file()
+    result = load(folder, model=has_model)
+    if not has_model:
+        say(f"{folder} holds the result of a run without its model, which was not written")
+    tell(result, json)
 
 
 def evaluate(
@@ -150,11 +175,6 @@ def tell(result: Result, json: bool) -> None:
         console.print(line, style="bold red" if number < notices else None)
     if result.per_round:
         console.print(diagnostics(result))
-
-
-def _progress(rounds: "Iterable[Round]", total: int) -> "Iterable[Round]":
-    quiet = not errors.is_terminal
-    return track(rounds, "training", total, console=errors, transient=True, disable=quiet)
 
 
 def _keep_client_log(path: Path) -> None:

@@ -7,6 +7,7 @@ from equipoise.errors import require
 from equipoise.paper.tasks.rows import ROWS
 from equipoise.settings import shown
 
+MOST_TRIALS = 1000
 PAPER = {
     "algorithm": ["dp-fedavg", "dp-scaffnew"],
     "local_steps": "divisors",
@@ -20,6 +21,7 @@ def paper_grid(task: str, iterations: int | None = None, seeds: int = 3) -> dict
         task in ROWS,
         f"task{shown(task)} is not one of the paper's: there are {', '.join(sorted(ROWS))}",
     )
+    require(1 <= seeds <= MOST_TRIALS, f"seeds={seeds} is not between 1 and {MOST_TRIALS:,}")
     row = ROWS[task]
     return {
         "name": f"paper-{task}",

@@ -84,8 +84,8 @@ class Promise:
         require(clients >= 1, f"clients={clients} is not a number of clients")
         require(
             clients - (self.colluding or 0) >= 1,
-            f"clients={clients} less colluding={self.colluding} leaves nobody whose noise "
-            "protects: add clients, lower colluding, or choose trust=local",
+            f"clients={clients} with colluding={self.colluding}: no honest client's noise is left; "
+            "add clients, lower colluding, or choose trust=local",
         )
 
     @property

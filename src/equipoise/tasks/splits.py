@@ -21,6 +21,11 @@ def pool_and_parts(
 ) -> tuple[Indices, list[Indices]]:
     """The records declared public, and those of each client (`clients` of them if the user does not
     say), as indices."""
+    require(
+        options.public_records < max(len(labels), 1),
+        f"public_records={options.public_records} leaves no private record of {len(labels)}: "
+        "give fewer",
+    )
     order = stream(options.seed, "public records").permutation(len(labels))
     pool, rest = order[: options.public_records], np.sort(order[options.public_records :])
     number = clients if options.clients is None else options.clients
@@ -41,8 +46,8 @@ def split_records(
     require(clients >= 1, f"clients={clients} is not a number of clients")
     if clients > len(labels):
         raise DataError(
-            f"clients={clients} is more than the {len(labels)} records to deal: every client "
-            f"needs one"
+            f"clients={clients} is more than the {len(labels)} records to distribute among them: "
+            "every client needs one"
         )
     concentration = parse_split(split)
     rng = stream(seed, "split")

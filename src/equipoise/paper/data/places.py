@@ -25,6 +25,8 @@ def _folder(own: str, xdg: str, default: str) -> Path:
     if base.is_absolute():  # the XDG specification: a relative path is invalid, and ignored
         return base / "equipoise"
     try:
+        if os.environ.get("HOME") == "":  # Path.home() would be /
+            raise RuntimeError
         return Path.home() / default / "equipoise"
     except RuntimeError:
         raise DataError(
