@@ -71,9 +71,9 @@ def test_the_table_says_what_was_promised_to_whom(equipoise):
     code, out, _ = equipoise(AGGREGATED)
     assert code == 0
     for words in (
-        "without training: 0.4000",
+        "without training 0.4000",
         "16 rounds of 4 local steps",
-        "one client and all it holds",
+        "all data of one client",
         "only the sum",
     ):
         assert words in out
@@ -432,9 +432,7 @@ def test_sweeps_of_one_s_own_files_need_a_word(clinic, equipoise, task, search):
     command = f"sweep own.toml --store s.sqlite --workers 1{search}"
     code, out, err = equipoise(command)
     assert (code, out) == (2, "")
-    assert err.startswith(
-        f"error: task={task} reads files of one's own, and a sweep is a simulation"
-    )
+    assert err.startswith(f"error: task={task} reads your own files, and a sweep is a simulation")
     assert "its noise is seeded" in err
     assert "add --simulate" in err
     assert len(err.splitlines()) == 1

@@ -232,7 +232,7 @@ def test_task_files(tmp_path, monkeypatch, capsys):
     [
         (
             TASK_FILE.replace("model = nn.Linear(4, 2)", "model = nn.Linear(4, two)"),
-            "task.py, line 8: NameError: name 'two' is not",
+            "task.py, line 8: NameError: two is not",
         ),
         (TASK_FILE.replace("x = torch", "x == torch"), "task.py, line 6: NameError"),
         (TASK_FILE + "for", "task.py, line 13: SyntaxError: invalid syntax"),

@@ -429,7 +429,7 @@ def test_plans_from_constants_alone(capsys):
             "plan --task breast-cancer --mu 1 --epsilon 1",
             "mu with task=breast-cancer, which knows its constants",
         ),
-        ("plan --task breast-cancer --epsilon inf", "epsilon=inf needs no plan"),
+        ("plan --task breast-cancer --epsilon inf", "there is nothing to plan"),
         ("plan --task breast-cancer --epsilon 0", "epsilon=0.0 is not > 0"),
         (
             "plan --task breast-cancer --epsilon 1 --public-records 3",
@@ -642,7 +642,7 @@ def test_networks_with_private_records_get_noise_that_no_pace_changes(capsys):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("--task quadratic --unit record", "no records to tell apart"),
+        ("--task quadratic --unit record", "no individual records"),
         ("--task breast-cancer --unit record --gamma 0.5", "only gamma=1 is planned"),
         (
             "--task breast-cancer --unit record --trust secure-aggregation",

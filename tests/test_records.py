@@ -581,7 +581,7 @@ def test_a_model_that_mixes_examples_is_refused_and_a_slow_one_says_so():
 BAD = [
     ({"batch": 200}, "batch=200 is more than the"),
     ({"sampling_rate": 1.5}, r"sampling_rate=1.5 is not in \(0, 1\]"),
-    ({"sampling_rate": 0.5, "batch": 8}, "say it in one of the two"),
+    ({"sampling_rate": 0.5, "batch": 8}, "give one of the two"),
     ({"neighbours": "zero-out"}, "no meaning for unit=record"),
     (
         {"noise_rule": "lemma1", "v": 1.0},
@@ -606,7 +606,7 @@ BAD = [
         "needs a regularised linear model on bounded features",
     ),
     ({"noise_in": "message", "task": "digits"}, "a clipped multinomial loss is not convex"),
-    ({"task": "quadratic"}, "no records to tell apart"),
+    ({"task": "quadratic"}, "no individual records"),
     ({"unit": "client", "sampling_rate": 0.5}, "belongs to unit=record"),
     ({"unit": "client", "noise_in": "gradient"}, "belongs to unit=record"),
     ({"unit": "client", "neighbours": "add-remove"}, "no meaning for unit=client"),

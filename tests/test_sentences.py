@@ -130,7 +130,7 @@ def test_a_sample_is_called_secret_only_where_records_are_sampled():
 def test_ways_to_lessen_the_noise_are_told_where_there_is_noise():
     hopeless = {**SMALL, "clip": 10, "simulate_noise_seed": 0}
     for settings, wanted in (
-        ({"epsilon": 0.01}, "fewer rounds, a smaller clip or more clients lessen the noise"),
+        ({"epsilon": 0.01}, "fewer rounds, a smaller clip or more clients would lessen the noise"),
         ({"epsilon": 0.01, "unit": "record"}, "fewer local steps in all, a smaller clip or more"),
     ):
         result = train(**hopeless, **settings)
@@ -181,7 +181,7 @@ def test_the_statement_at_its_edges():
     huge = statement(train(**SMALL, epsilon=800, clip=1, trust="secure-aggregation", colluding=3))
     assert "e^epsilon is about" not in huge
     assert "never a single message" not in huge
-    assert "3 at most; the guarantee is for the other clients" in huge
+    assert "of the clients that do not collude" in huge
     free = statement(train(**SMALL, epsilon=math.inf))
     assert "were the noise secret" not in free
     assert "What is guaranteed" not in free

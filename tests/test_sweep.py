@@ -93,11 +93,11 @@ def test_what_has_no_noise_is_run_once_whatever_the_convention():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epsilom": 1}, "epsilom is no key of a sweep: did you mean epsilon?"),
-        ({"seed": 1}, "seed is no key of a sweep: a sweep sets it by itself"),
+        ({"epsilom": 1}, "unknown key epsilom of a sweep: did you mean epsilon?"),
+        ({"seed": 1}, "seed cannot be given to a sweep, which sets it itself"),
         ({"epsilon": []}, r"epsilon=\[\] leaves nothing to run"),
         ({"seeds": []}, r"seeds=\[\] leaves nothing to run"),
-        ({"seeds": ["a"]}, "seeds are whole numbers"),
+        ({"seeds": ["a"]}, "seeds are not whole numbers"),
         ({"local_steps": [4]}, "local_steps=4 does not divide iterations=6"),
         ({"local_steps": "divisors", "iterations": None}, "needs iterations"),
         ({"epsilon": -1.0}, "epsilon=-1"),
@@ -338,7 +338,7 @@ def test_failures_are_kept_and_retried(tmp_path, monkeypatch):
         last = finished(SMALL, store)
     assert (last.done, last.failed) == (36, 12)
     with Store(store) as kept:
-        assert {*kept.failures().values()} == {"RuntimeError: out of luck"}
+        assert {*kept.failures().values()} == {"RuntimeError"}
     assert (finished(SMALL, store).done, finished(SMALL, store).failed) == (36, 12)
     last = finished(SMALL, store, retry=True)
     assert (last.done, last.failed) == (48, 0)
@@ -363,7 +363,7 @@ def test_one_failure_is_not_everybody_s(tmp_path, monkeypatch):
     last = finished(SMALL, store)
     assert (last.done, last.failed) == (36, 12)
     with Store(store) as kept:
-        assert {*kept.failures().values()} == {"KeyError: 'mine'"}
+        assert {*kept.failures().values()} == {"KeyError"}
 
 
 def test_of_a_larger_grid_only_what_is_new_is_trained(tmp_path, monkeypatch):

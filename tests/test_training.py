@@ -340,7 +340,7 @@ def test_an_overflow_marks_a_simulation_and_stays_with_the_client_otherwise(clie
 
 
 def test_settings_and_values_do_not_mix():
-    with pytest.raises(InvalidValue, match="settings and epsilon: say it in one of the two"):
+    with pytest.raises(InvalidValue, match="give epsilon either in settings or as keywords"):
         train(equipoise.Settings.of(**SMALL), epsilon=0.1)
     older = {name: value for name, value in SMALL.items() if name != "clip"}
     assert train(**older, clip_norm=0.5, simulate_noise_seed=1) == train(

@@ -6,7 +6,8 @@ from typing import Any
 
 from equipoise.algorithms.catalogue import algorithm_options
 from equipoise.errors import DataError, InvalidValue, require
-from equipoise.settings import SAME_CLIP, Settings, unknown_setting
+from equipoise.refusals import unknown_setting
+from equipoise.settings import SAME_CLIP, Settings
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:

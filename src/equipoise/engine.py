@@ -138,9 +138,7 @@ def check_records(task: Task) -> None:
     """Refuse a task whose records cannot be told apart, before anything is spent."""
     clients = task.clients
     if not isinstance(clients, Records):
-        require(
-            False, f"unit=record with task={task.name}: its clients have no records to tell apart"
-        )
+        require(False, f"unit=record with task={task.name}: its clients have no individual records")
     else:
         clients.check_records()
 

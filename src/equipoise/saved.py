@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.privacy.statement import statement
+from equipoise.refusals import first_sentence
 from equipoise.result import Result
-from equipoise.settings import first_sentence
 
 FILES = ("result.json", "model.safetensors", "guarantee.md", "bounds.toml", "curve.png")
 MARK = "unfinished"  # a file that stands here until everything but the picture does

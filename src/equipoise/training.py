@@ -111,7 +111,7 @@ def _settings(settings: "Settings | Plan | None", values: dict[str, Any]) -> Set
     )
     require(
         settings is None or not values,
-        f"settings and {', '.join(values)}: say it in one of the two",
+        f"give {', '.join(values)} either in settings or as keywords, not both",
     )
     if settings is None:
         if config := values.pop("config", None):

@@ -19,7 +19,7 @@ from equipoise.cli.report import report
 from equipoise.cli.sweep import sweep
 from equipoise.cli.train import evaluate, show, train
 from equipoise.errors import EquipoiseError
-from equipoise.settings import first_sentence, hint
+from equipoise.refusals import first_sentence, hint
 
 app = App(
     name="equipoise",

@@ -5,7 +5,7 @@ from typing import Any
 
 from equipoise.errors import require
 from equipoise.paper.tasks.rows import ROWS
-from equipoise.settings import shown
+from equipoise.refusals import shown
 
 MOST_TRIALS = 1000
 PAPER = {

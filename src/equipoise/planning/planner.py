@@ -57,7 +57,10 @@ def plan(
             f"question is a {type(question).__name__}: give a Question, or keywords, "
             'plan(task="breast-cancer", epsilon=2)',
         )
-        require(not values, f"question and {', '.join(values)}: say it in one of the two")
+        require(
+            not values,
+            f"give {', '.join(values)} either in the question or as keywords, not both",
+        )
         return plan_all(question, watch)
     own = values.get("task")
     if isinstance(own, Task):
@@ -78,7 +81,7 @@ def plan_all(question: Question, watch: Watch = lambda epsilons: epsilons) -> li
         return _noise_alone(question, task, watch)
     require(
         question.unit == "client" or isinstance(task.clients, Records),
-        f"unit=record with task={task.name}: its clients have no records to tell apart",
+        f"unit=record with task={task.name}: its clients have no individual records",
     )
     public = _public(question, task)
     make = _both_units if question.unit == "record" else _plan_clients

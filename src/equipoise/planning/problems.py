@@ -89,7 +89,7 @@ class ClientProblem:
     def _noise_per_clip(self, promise: Promise, clients: int) -> float:
         """Of the average, per coordinate, for one release with C = 1."""
         once = Candidate(next(iter(ALGORITHMS)), 1.0, 1, 1, 1.0, 1.0, self.place.noise_in)
-        sigma = _sigma(once, promise, self.facts._replace(clients=clients))
+        sigma = _sigma(once, promise, self.facts)
         return promise.client_sigma(sigma, clients) / math.sqrt(clients)
 
     def nu2(self, candidate: Candidate) -> float:
@@ -229,6 +229,8 @@ class RecordProblem:
                         for C in self._clips(question, place)
                     ]
                     refusal = self._refusal(plans)
+                    if refusal and question.options_of(algorithm):
+                        raise refusal  # what was asked for is not left out
                     if refusal:
                         refusals.append(refusal)
                     elif plans:
@@ -248,8 +250,8 @@ class RecordProblem:
 
     def _etas(self, algorithm: str, options: Options) -> list[float]:
         """The longest step that contracts, and a short one."""
-        bend = algorithm_spec(algorithm).proximal(options)
-        L, mu = self.surrogate.L + bend, self.surrogate.mu + bend
+        pull = algorithm_spec(algorithm).proximal(options)
+        L, mu = self.surrogate.L + pull, self.surrogate.mu + pull
         return [2 / (L + mu), 0.5 / L]
 
     def _clips(self, question: Question, place: Mechanism) -> list[float]:

@@ -83,7 +83,8 @@ class Question(Common):
         require(len(self.epsilon) > 0, "epsilon is missing: give one budget, or several")
         for epsilon in self.epsilon:
             promise = self.promise(epsilon)
-            promise.check_clients(self.clients or 2**31)
+            if self.clients is not None:
+                promise.check_clients(self.clients)
             require(
                 epsilon < math.inf,
                 "epsilon=inf: there is nothing to plan, since no noise is traded against rounds; "

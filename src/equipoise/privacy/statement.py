@@ -53,18 +53,17 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
 def _promised(result: Result) -> dict[str, str]:
     run, account = result.run, result.account
     how = "exact" if account.exact else "upper bound"
+    others = "; of the clients that do not collude" if run.colluding else ""
     return {
         f"epsilon, {how}": _number(account.epsilon),
         "epsilon, nominal": _number(run.epsilon),
         "delta": _number(run.delta),
         "mu of Gaussian DP": "not defined (sampled)" if account.mu is None else _number(account.mu),
-        "unit": f"{run.unit}: {UNIT[run.unit]}",
+        "unit": f"{run.unit}: {UNIT[run.unit]}{others}",
         "neighbours": f"{run.neighbours}: " + NEIGHBOURS[run.neighbours].format(unit=run.unit),
         "trust": run.trust,
         "the adversary sees": TRUST[run.trust],
-        "colluding clients": "any number"
-        if run.colluding is None
-        else f"{run.colluding} at most; the guarantee is for the other clients",
+        "colluding clients": "any number" if run.colluding is None else str(run.colluding),
         "clients": str(run.clients),
         "where it ran": "one process that read the records of all clients: nothing is hidden from "
         "its operator",

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 from equipoise.algorithms.catalogue import algorithm_options
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import DataError, InvalidValue, require
-from equipoise.settings import MOST_ITERATIONS, SAME_CLIP, Settings, near_setting, shown
+from equipoise.refusals import near_setting, shown
+from equipoise.settings import MOST_ITERATIONS, SAME_CLIP, Settings
 
 SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "schedule", "options"}
 KNOWN = {"name", "seeds", "clip_norm", *Settings.model_fields, *algorithm_options()} - SET_BY_SWEEPS
@@ -74,11 +75,11 @@ def grid(document: dict[str, Any]) -> Grid:
 def _known(document: dict[str, Any]) -> dict[str, Any]:
     """A part of a grid with its keys checked; clip_norm is clip by its old name."""
     for key in document:
-        require(key not in SET_BY_SWEEPS, f"{key} is no key of a sweep: a sweep sets it by itself")
+        require(key not in SET_BY_SWEEPS, f"{key} cannot be given to a sweep, which sets it itself")
         if key not in KNOWN:
             near = near_setting(key, sorted(KNOWN))
             hint = f"did you mean {near}?" if near else "leave it out"
-            raise InvalidValue(f"{key} is no key of a sweep: {hint}")
+            raise InvalidValue(f"unknown key {key} of a sweep: {hint}")
     require(not {"clip", "clip_norm"} <= {*document}, SAME_CLIP)
     return {"clip" if key == "clip_norm" else key: value for key, value in document.items()}
 

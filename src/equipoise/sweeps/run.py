@@ -90,7 +90,7 @@ def document_of(
     if name in NAMED_GRIDS:
         return NAMED_GRIDS[name](**values)
     for key in values:
-        raise InvalidValue(f"{key} with a grid of one's own: say it in {name}")
+        raise InvalidValue(f"{key} with a grid of your own: give it in {name}")
     return read_grid(Path(name))
 
 
@@ -102,9 +102,9 @@ def grid_of(
     for task in {settings.task for settings in runs.settings}:
         require(
             simulate or not task_spec(task).own_files,
-            f"task={task} reads files of one's own, and a sweep is a simulation: its noise is "
-            "seeded, and its store holds what private records gave, without protection. If these "
-            "records are public, or the store stays where they are, add --simulate",
+            f"task={task} reads your own files, and a sweep is a simulation: its noise is seeded, "
+            "and its store contains unprotected results from private records. If these records "
+            "are public, or the store stays where they are, add --simulate",
         )
     return runs
 

@@ -122,7 +122,8 @@ def _read(
     try:
         loaded = load_svmlight_files(paths, n_features=features)
     except (ValueError, OSError, EOFError, OverflowError, zlib.error):
-        fault = _first_bad_line(paths) or f"{paths[0]} has a number that cannot be read"
+        odd = f"does not fit a model of {features} features" if features else "cannot be read"
+        fault = _first_bad_line(paths) or f"{paths[0]} {odd}"
         raise DataError(fault) from None
     tables: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     for rows, labels in zip(loaded[::2], loaded[1::2], strict=True):

@@ -110,7 +110,7 @@ def quadratic(options: TaskOptions) -> Task:
     number = CLIENTS if options.clients is None else options.clients
     require(
         number <= MOST_CLIENTS,
-        f"clients={number} is more than {MOST_CLIENTS:,}, as many as can be drawn",
+        f"clients={number} is more than {MOST_CLIENTS:,}, the most that are supported",
     )
     centre = stream(options.seed, "quadratic").standard_normal(DIMENSION)
     A, b = zip(*(_client(centre, options.seed, i) for i in range(number)), strict=True)

@@ -105,7 +105,7 @@ def _owners_dealt(arrays: Arrays, options: TaskOptions, clients: int, owner: str
     number = clients if options.clients is None else options.clients
     require(
         1 <= number <= len(owners),
-        f"clients={number} with split=natural: there are {len(owners)} {owner}s to deal",
+        f"clients={number} with split=natural: there are {len(owners)} {owner}s",
     )
     require(
         len(np.setdiff1d(test, owners)) == 0,

@@ -17,7 +17,7 @@ def check_record(settings: "Settings") -> None:
     require(rate is None or 0 < rate <= 1, f"sampling_rate={rate} is not in (0, 1]")
     require(
         rate is None or settings.batch in (None, "full"),
-        f"sampling_rate={rate} and batch={settings.batch}: say it in one of the two",
+        f"sampling_rate={rate} and batch={settings.batch}: give one of the two",
     )
 
 

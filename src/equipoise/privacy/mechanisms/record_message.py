@@ -123,12 +123,12 @@ def stability(run: "Run", facts: Facts, schedule: tuple[int, ...], records: int)
         f"clip={run.clip:g} is below {bound:g}, the longest gradient of one record: a clipped "
         "multinomial loss is not convex, and nothing bounds one record's influence; leave clip out",
     )
-    bend = run.proximal
+    pull = run.proximal
     return Stability(
         run.eta,
         max(schedule),
-        facts.L + bend,
-        facts.mu + bend,
+        facts.L + pull,
+        facts.mu + pull,
         min(run.clip, bound),
         records,
         run.neighbours,
