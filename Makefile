@@ -12,7 +12,7 @@ run: install  ## the main job: plan, sweep and report on embedded data (under a 
 	@$(BIN)/python examples/study.py
 
 test: install-dev lint  ## lint, types, tests
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
 lint: install-dev  ## style and types alone
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -254,21 +255,8 @@ def test_paths_of_any_kind(clinic, kind):
     assert equipoise.train(config=kind("run.toml")).rounds == 2
 
 
-class Frame:
-    """What a pandas frame or series is to us: something that NumPy can read, with columns by
-    name."""
-
-    def __init__(self, values):
-        self.values = values
-
-    def __array__(self, dtype=None, copy=None):
-        return np.asarray(self.values, dtype)
-
-    def __len__(self):
-        return len(self.values)
-
-    def __getitem__(self, column):
-        raise KeyError(column)
+def framed(part):
+    return pd.DataFrame(part.numpy()) if part.dim() > 1 else pd.Series(part.numpy())
 
 
 @pytest.mark.parametrize(
@@ -277,10 +265,12 @@ class Frame:
         lambda part: part.numpy(),
         lambda part: part.numpy().astype(part.numpy().dtype, order="F"),
         lambda part: part.double().numpy() if part.is_floating_point() else part.numpy(),
-        lambda part: Frame(part.numpy()),
-        lambda part: Frame(part.double().numpy() if part.is_floating_point() else part.numpy()),
+        lambda part: part.numpy() if part.is_floating_point() else part.numpy().astype("int32"),
+        lambda part: part.numpy() if part.is_floating_point() else part.numpy() > 0,
+        framed,
+        lambda part: framed(part.double() if part.is_floating_point() else part),
     ],
-    ids=["numpy", "by columns", "double", "frame", "frame of doubles"],
+    ids=["numpy", "by columns", "double", "short labels", "truths", "frame", "frame of doubles"],
 )
 @pytest.mark.parametrize("unit", ["client", "record"])
 def test_arrays_and_frames_are_clients_data(kind, unit):
@@ -438,3 +428,18 @@ def test_nothing_private_is_printed():
             call()
         printed += [str(raised.value), repr(raised.value)]
     assert not any("9.876" in text for text in printed)
+
+
+def test_what_the_command_does_with_files_python_does_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = equipoise.plan(**{**QUICK, "clients": 100}, trust="secure-aggregation", epsilon=50)
+    Path("plan.json").write_text(made.to_json())
+    result = equipoise.train(plan=Path("plan.json"))
+    assert result.account.sigma == made.chosen.sigma
+    with pytest.raises(InvalidValue, match=r"plan=none.json: No such file"):
+        equipoise.train(plan="none.json")
+    grid = {**RUN, "iterations": 8, "local_steps": "divisors", "seeds": range(2)}
+    searched = equipoise.sweep({**grid, "epsilon": np.array([1.0, 4.0])}, search=True)
+    assert [found.settings.epsilon for found in searched.found] == [1.0, 4.0]
+    with pytest.raises(InvalidValue, match=r"seeds=2 is one number: give a list, \[2\] for this"):
+        equipoise.sweep({**grid, "seeds": 2})
