@@ -154,6 +154,7 @@ def test_h_vanishes_where_clients_share_a_minimiser():
     torch.testing.assert_close(x, task.clients.b[0], rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_scaffnew_converges_linearly_where_fedavg_stalls():
     """No noise, no clip, kappa = 100 (theory: rho = max(1 - eta mu, 1 - p^2) per iteration)."""
     task, _ = quadratic()

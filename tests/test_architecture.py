@@ -134,6 +134,7 @@ def test_torch_stays_away_from_help_accounts_and_statements(name):
     assert done.stdout.strip() == "False", done.stderr
 
 
+@pytest.mark.slow
 def test_a_name_stands_in_its_own_file_and_in_its_dict_alone():
     """A new algorithm, mechanism or task is one file and one line: nothing else compares names."""
     homes = {name: {"algorithms.catalogue"} for name in ALGORITHMS}

@@ -47,6 +47,7 @@ def equipoise(capsys):
     return run
 
 
+@pytest.mark.slow
 def test_json_is_one_document_and_nothing_else():
     """In a process of its own, as installed."""
     command = [Path(sys.executable).with_name("equipoise"), *f"{AGGREGATED} --json".split()]
@@ -563,13 +564,23 @@ def test_an_interrupt_while_saving_names_what_is_there(tmp_path, monkeypatch, eq
     assert all((tmp_path / "run" / file).is_file() for file in there)
 
 
+@pytest.mark.slow
 def test_an_interrupted_process_exits_with_130(tmp_path):
     command = [sys.executable, "-m", "equipoise", *TRAIN.split()[:-1], "10000000", "--out", "run"]
-    started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    started = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in background
+    )
     while not (tmp_path / "run").exists() and started.poll() is None:
         time.sleep(0.05)
     started.send_signal(signal.SIGINT)
-    assert started.communicate(timeout=60)[1] == f"{SPENDS_NOTHING}\n"
+    try:
+        assert started.communicate(timeout=60)[1] == f"{SPENDS_NOTHING}\n"
+    finally:
+        started.kill()
     assert started.returncode == 130
     assert not (tmp_path / "run").exists()
 

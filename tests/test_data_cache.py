@@ -78,6 +78,7 @@ def _prepare(_):
     }
 
 
+@pytest.mark.slow
 def test_several_processes_prepare_at_once(place):
     cifar_archive(place)
     with multiprocessing.get_context("spawn").Pool(3) as pool:

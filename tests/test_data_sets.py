@@ -18,6 +18,7 @@ from equipoise.tasks import TaskOptions, load_task
 from problems import run_command
 
 
+@pytest.mark.slow
 def test_real_cifar10(real_data):
     arrays = CIFAR10.prepared()
     assert arrays["train_inputs"].shape == (20_000, 3, 32, 32)
@@ -31,6 +32,7 @@ def test_real_cifar10(real_data):
     assert task.constant_error == pytest.approx(0.9)
 
 
+@pytest.mark.slow
 def test_real_femnist(real_data):
     arrays = FEMNIST.prepared()
     assert (len(arrays["train_targets"]), len(arrays["test_targets"])) == (14_708, 1_685)
@@ -54,6 +56,7 @@ def test_real_femnist(real_data):
         assert not owners & {*arrays["train_owners"][np.concatenate(others)].tolist()}
 
 
+@pytest.mark.slow
 def test_real_reddit(real_data):
     arrays = REDDIT.prepared()
     assert (arrays["train_inputs"].shape, arrays["test_inputs"].shape) == (
@@ -76,6 +79,7 @@ def test_real_reddit(real_data):
     assert (task.clients.sizes, task.dimension) == ((16_997, 16_997, 16_996), 6_182_672)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cifar10-narrow", "femnist-narrow"])
 @pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
 def test_real_images_are_learnt(real_data, name, algorithm):
@@ -95,6 +99,7 @@ def test_real_images_are_learnt(real_data, name, algorithm):
     assert len(result.curve) < 10  # a network is not measured after every round
 
 
+@pytest.mark.slow
 def test_real_images_with_the_privacy_of_a_record(real_data):
     flags = {
         "task": "femnist-narrow",
@@ -168,7 +173,7 @@ def test_femnist_writers_become_clients(place):
     assert task.pool.sizes == (3,)
     assert task.clients.data[0][0].shape[1:] == (1, 28, 28)
     with pytest.raises(
-        ValueError, match="clients=8 with split=natural: there are 7 writers to deal"
+        ValueError, match="clients=8 with split=natural: there are 7 writers"
     ):
         load_task("femnist-narrow", TaskOptions(split="natural", clients=8))
 

@@ -64,6 +64,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "block",
     [pytest.param(text, marks=SLOW.get(text[:16], []), id=text[12:40]) for text in CONSOLE],

@@ -135,6 +135,7 @@ def test_real_subjects(real):
         tasks.fed_ixi(TaskOptions())
 
 
+@pytest.mark.slow
 def test_real_hippocampus(real):
     if not (real / "msd-task04-hippocampus.tar").exists():
         pytest.skip("the hippocampus volumes are not here")

@@ -25,6 +25,7 @@ def precision(place):
     return IN_SINGLE_PRECISION if name in SINGLE else PRECISION
 
 
+@pytest.mark.slow
 def test_numbers_change_only_with_the_version_of_the_arithmetic(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     kept, now = json.loads(PLACE.read_text()), json.loads(json.dumps(numbers(tmp_path)))

@@ -15,6 +15,7 @@ from equipoise.tasks import TaskOptions, libsvm, load_task
 from problems import DATA, run_command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rows", "features", "counts"),
     [
@@ -113,6 +114,7 @@ def test_truncated_archives_are_found(tmp_path):
         load_task("libsvm", TaskOptions(data=("nowhere.txt",)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rest"), [("digits", {}), ("digits-mlp", {"local_steps": 8})])
 def test_digits_learn_privately(name, rest):
     settings = {"task": name, "trust": "secure-aggregation", "local_steps": 4, **rest}

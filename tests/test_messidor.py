@@ -368,6 +368,7 @@ def test_broken_archives_and_missing_data_are_named(place):
     assert nothing_kept(place)
 
 
+@pytest.mark.slow
 def test_deepdrid_as_it_is(place, monkeypatch):
     if not (DATA / "fundus" / "deepdrid-256.tar").is_file():
         pytest.skip("DeepDRiD is not here: put it into $EQUIPOISE_DATA/fundus")

@@ -224,6 +224,7 @@ def test_a_client_that_does_not_exist_is_refused(files, tmp_path, client):
         load_client("task.py", TaskOptions(), client)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [{}, {"sampling_rate": 0.5}, {"noise_in": "message"}])
 def test_a_silo_that_is_told_the_sizes_makes_the_account_of_everybody(files, how):
     """Of one record: sizes are public there, and a client alone knows only its own."""

@@ -146,6 +146,7 @@ def squared_distances(name, p, T, s):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "p"), CASES)
 @pytest.mark.parametrize("T", [10, 51])
 def test_the_corrected_bound_holds_and_the_printed_one_does_not(name, p, T):
@@ -319,6 +320,7 @@ def test_a_large_budget_is_worth_spending_and_a_small_one_is_not(answers):
         assert large.predicted.excess_loss < 1.1 * closed.predicted.excess_loss
 
 
+@pytest.mark.slow
 def test_what_would_change_a_no_does_change_it(answers):
     """At a little more than the epsilon that it names, the planner says yes; at a half of it,
     no.
@@ -328,6 +330,7 @@ def test_what_would_change_a_no_does_change_it(answers):
     assert ["do not train" == made.verdict for made in plan(question)] == [True, False]
 
 
+@pytest.mark.slow
 def test_a_plan_predicts_what_training_reaches(answers):
     """On the private records, which the planner never saw, with the public ones left out: close to
     what was predicted."""
@@ -340,6 +343,7 @@ def test_a_plan_predicts_what_training_reaches(answers):
     assert train(settings).epsilon_spent <= 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit", [{}, {"unit": "record", "noise_in": "message", "trust": "local"}], ids=str
 )
@@ -451,6 +455,7 @@ def test_mistakes_get_one_clear_sentence(capsys, arguments, sentence):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_csv_plans_open_no_private_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("bounds.toml").write_text(
@@ -502,6 +507,7 @@ def test_csv_plans_open_no_private_file(tmp_path, monkeypatch, capsys):
     assert "pool.csv does not have the columns of the bounds file: it lacks b" in err
 
 
+@pytest.mark.slow
 def test_made_up_labels_predict_no_test_error(tmp_path, monkeypatch, capsys):
     """Without --proxy the stand-ins have invented labels, which say nothing about the test records
     at hand: an excess loss is predicted, and no test error."""

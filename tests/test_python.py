@@ -27,6 +27,7 @@ RUN = {"task": "quadratic", "clients": 6, "iterations": 6, "epsilon": 2.0, "clip
 # ---- plan ----
 
 
+@pytest.mark.slow
 def test_one_budget_gives_a_plan_and_several_give_a_list():
     made = equipoise.plan(**QUICK, epsilon=2)
     assert isinstance(made, Plan)
@@ -93,6 +94,7 @@ def test_train_takes_keywords_settings_a_plan_or_a_file(tmp_path):
     assert np.array_equal(again.x, by_name.x)
 
 
+@pytest.mark.slow
 def test_train_takes_a_plan():
     many = {**QUICK, "clients": 100, "trust": "secure-aggregation"}
     made = equipoise.plan(**many, epsilon=50)
@@ -165,6 +167,7 @@ GRID_FILE = (
 )
 
 
+@pytest.mark.slow
 def test_sweep_and_report(tmp_path):
     seen = []
 
@@ -367,6 +370,7 @@ def test_results_print_in_a_few_lines(change):
     assert html.count("<tr>") == len(lines) - len(result.notices) - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

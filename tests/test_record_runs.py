@@ -139,6 +139,7 @@ def closed_form_sigma(how, size, releases):
     return 2 * eta * G / size * geometric * math.sqrt(releases) / mu
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -184,6 +185,7 @@ def test_sampled_replace_one_against_integration(rate, noise):
     assert high - 1e-9 <= ours <= high + 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "delta", "steps", "rate", "neighbours"),
     [
@@ -285,6 +287,7 @@ def test_zero_weights_hide_nothing():
             train(task=network(Remembers()), unit=unit, epsilon=8, clip=1)
 
 
+@pytest.mark.slow
 def test_a_failing_record_does_not_change_the_others_dropout():
     """The spread over secret draws is the same with and without a record that fails."""
     spreads = []

@@ -32,6 +32,7 @@ from equipoise.tasks.task import Table
 SETTINGS = list(itertools.product((0.01, 0.05, 0.2, 0.5), (0.8, 1.5, 4.0), (20, 300)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha")
 @pytest.mark.parametrize(("rate", "noise", "steps"), SETTINGS)
 def test_sampled_epsilon_against_prv_and_rdp(rate, noise, steps):
@@ -67,6 +68,7 @@ def test_without_sampling_the_calculus_is_exact(steps, neighbours):
     assert _composed(noise, steps, 1.0, 1e-5, neighbours, 1e-4) == pytest.approx(2.0, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("rate", "steps"), [(0.1, 64), (0.02, 300)])
 def test_sampled_noise_is_enough_and_no_more(rate, steps, neighbours):
@@ -152,6 +154,7 @@ def test_noisy_gradient_is_what_the_formula_says():
     torch.testing.assert_close(gradient, total / torch.tensor([[3.5], [1.75], [7.0]]) + 0.01 * x)
 
 
+@pytest.mark.slow
 def test_samples_are_poisson_secret_and_fresh():
     clients = logistic(2, 400)
     gradient = NoisyGradient(clients, 1.0, 0.0, (0.3, 0.3), SecretNoise())
@@ -230,6 +233,7 @@ def worst_distance(tau, far, m=40, l2=0.1, restarts=6, prox=0.0):
     return best, Stability(eta, tau, L + prox, l2 + prox, B, m, "replace-one").sensitivity
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tau", [1, 4, 16])
 @pytest.mark.parametrize("far", [0.0, 3.0, 200.0])
 def test_no_neighbour_moves_a_message_further_than_stability_says(tau, far):
@@ -241,6 +245,7 @@ def test_no_neighbour_moves_a_message_further_than_stability_says(tau, far):
         assert worst >= 0.95 * bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tau", [1, 4, 16])
 @pytest.mark.parametrize("far", [0.0, 200.0])
 def test_a_proximal_term_bends_the_bound_and_no_neighbour_breaks_it(tau, far):
@@ -376,6 +381,7 @@ RUN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -416,6 +422,7 @@ def test_whole_runs_spend_their_budget_and_say_whose(how):
             ) == pytest.approx(epsilon, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_rates_differ_only_where_batch_asks_for_them():
     sizes = train(**RUN).sizes
     common = train(**RUN, sampling_rate=0.25).account
@@ -428,6 +435,7 @@ def test_rates_differ_only_where_batch_asks_for_them():
     assert batch.sizes[most] == min(sizes)
 
 
+@pytest.mark.slow
 def test_the_noise_that_is_added_is_the_noise_that_is_accounted_for():
     """With data that teach nothing, what moves the model is noise alone: its size is sigma / (q n)
     of the account."""
@@ -507,6 +515,7 @@ def mlp():
         return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
 def test_networks_learn_with_private_records(algorithm):
     settings = {

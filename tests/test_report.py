@@ -309,6 +309,7 @@ def test_a_law_on_three_clips_is_no_evidence(tmp_path):
     assert verdicts(study, "7a") == {UNKNOWN}
 
 
+@pytest.mark.slow
 def test_two_clips_have_no_fit(tmp_path):
     """A line goes through any two points: neither drawn, nor in the table, nor a law."""
     results = [one for clip, best in ((1, 2), (4, 4)) for one in sweep(bowl(best), clip=clip)]
@@ -631,6 +632,7 @@ def test_cells_with_other_trials_are_told(tmp_path, second, said):
     assert any("do not have the same trials" in note for note in study.notes) is said
 
 
+@pytest.mark.slow
 def test_errors_that_overflowed_are_told_and_left_out(tmp_path):
     results = [*sweep(bowl(4)), result(math.inf, tau=32, T=32), result(1e200, tau=16, T=32)]
     summary = write_report(kept(tmp_path / "s.sqlite", results), tmp_path / "out")
@@ -719,6 +721,7 @@ def test_settings_that_differ_are_no_trials_of_one_cell(tmp_path):
     assert "dp-scaffnew (h: clipped)" in study.cases[1].values("algorithm")
 
 
+@pytest.mark.slow
 def test_titles_name_files_and_hold_no_lists(tmp_path):
     hospitals = ["data/hospital-a.csv", "data/hospital-b.csv"]
     wards = [f"ward-{i:02}.csv" for i in range(20)]
@@ -798,6 +801,7 @@ def test_observations_without_noise_are_on_the_page(tmp_path):
     assert tested["3"].rows[0].cases == "0 1"
 
 
+@pytest.mark.slow
 def test_a_report_without_claims_makes_none(tmp_path):
     summary = write_report(kept(tmp_path / "s.sqlite", sweep(bowl(4))), tmp_path / "out")
     assert read_csv(summary.out / "tables" / "observations.csv") == []
@@ -908,6 +912,7 @@ def test_everything_is_written_and_nothing_twice(report):
     assert not list(report.out.parent.glob(".out*"))
 
 
+@pytest.mark.slow
 def test_the_same_store_gives_the_same_bytes(tmp_path):
     store = kept(tmp_path / "store.sqlite", sweep(bowl(4), taus=(1, 2, 4)))
     one, two = (write_report(store, tmp_path / name) for name in ("one", "two"))
@@ -1126,6 +1131,7 @@ class Browser:
         os.close(self._in)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     CHROMIUM is None,
     reason="there is no Chromium here to open the page with (Debian: apt install chromium)",

@@ -123,6 +123,7 @@ def test_a_reader_can_recompute_epsilon_from_the_statement(change):
     )
 
 
+@pytest.mark.slow
 def test_a_reader_can_recompute_a_sampled_epsilon_from_the_statement():
     """The lines of Python in the statement, run as they stand, give each client's epsilon."""
     flags = {"iterations": 8, "clients": 4, "unit": "record", "batch": 20}
@@ -314,6 +315,7 @@ def test_strange_names_lose_nothing(tmp_path, capsys, monkeypatch, name):
     assert (Path(name) / "curve.png").exists()
 
 
+@pytest.mark.slow
 def test_a_broken_pipe_comes_after_saving(tmp_path):
     program = Path(sys.executable).with_name("equipoise")
     command = (

@@ -17,6 +17,7 @@ from equipoise.training import train_together
 from problems import SMALL, TASK_FILE, contents, run_command
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["dp-fedavg", ["dp-fedavg", "dp-scaffnew"]])
 def test_the_search_finds_what_the_grid_finds(tmp_path, algorithm):
     """On a planted landscape: unimodal in log tau, the optimum moves with the noise, trials differ
@@ -70,6 +71,7 @@ def test_the_search_finds_what_the_grid_finds(tmp_path, algorithm):
         assert 0 <= answer.probability <= 1
 
 
+@pytest.mark.slow
 def test_a_search_in_a_store(tmp_path, capsys):
     document = {**SMALL, "iterations": 12, "seeds": [0, 1, 2]}
     store = tmp_path / "s.sqlite"

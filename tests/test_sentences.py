@@ -65,6 +65,7 @@ def test_nu_is_the_averaged_noise_of_a_single_release_over_the_clip(trust):
     assert "nothing was tried" in found.reason
 
 
+@pytest.mark.slow
 def test_nu_is_said_in_one_way(capsys):
     command = "\n".join(plan_lines(plan(task="quadratic", epsilon=1, clip=0.3)))
     sentence = "mean of |averaged noise|^2 / C^2 if there were one release"
@@ -93,6 +94,7 @@ def write_clinic(folder, labels):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["client", "record"])
 def test_invented_labels_predict_no_test_error(tmp_path, unit):
     clinic = write_clinic(tmp_path, ["no", "yes"])
@@ -107,6 +109,7 @@ def test_invented_labels_predict_no_test_error(tmp_path, unit):
     assert sighted.predicted.test_error is not None
 
 
+@pytest.mark.slow
 def test_no_plan_says_train_beside_a_prediction_worse_than_not_training(tmp_path):
     """The proxy's labels are the opposite of the test records': whatever is learnt makes it
     worse.
@@ -158,6 +161,7 @@ def test_nu_squared_of_a_record_plan_is_what_one_release_would_have(trust):
         assert noisy.nu2 == pytest.approx(averaged, rel=0.02)
 
 
+@pytest.mark.slow
 def test_nu_squared_of_sampled_gradients_is_what_one_release_would_have(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(TASK_FILE + "\nbatch = 10\niterations = 2\n")

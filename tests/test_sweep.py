@@ -285,6 +285,7 @@ def test_finished_runs_are_never_run_again(tmp_path, monkeypatch):
     assert (calls, contents(store)) == ([], before)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_interruptions_or_processes(tmp_path):
     """Stopped after three stacks and started again, by two processes: the same store, bit for
     bit.
@@ -319,6 +320,7 @@ def _write(store):
     return [run_stack(stack, store, "small") for stack in runs]
 
 
+@pytest.mark.slow
 def test_several_processes_write_the_same_runs_once(tmp_path):
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         assert pool.map(_write, [tmp_path / "s.sqlite"] * 3) == [[None] * 4] * 3

@@ -196,6 +196,7 @@ def test_the_template_asks_to_be_filled_in(clinic, capsys):
     assert csv_task(data=("a.csv",)).dimension == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("secret", [False, True])
 def test_nothing_but_the_releases_depends_on_private_values(clinic, capsys, monkeypatch, secret):
     """Neighbouring data sets (one client replaced, size and oddities included), given noise: all
@@ -249,6 +250,7 @@ def test_nothing_but_the_releases_depends_on_private_values(clinic, capsys, monk
     )
 
 
+@pytest.mark.slow
 def test_csv_walk_through(tmp_path, monkeypatch, capsys):
     """The README's commands, word for word, from data to statement."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")

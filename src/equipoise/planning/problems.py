@@ -2,7 +2,7 @@
 stand-ins."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -214,30 +214,36 @@ class RecordProblem:
         return trainability_of_gradients(_run(candidate, self.promise, self.facts), self.facts)
 
     def groups(self, question: Question) -> dict[str, list[Candidate]]:
-        """By place of the noise, algorithm and local steps."""
-        T = question.iterations
-        paces = divisors_of(T) if T else list(RECORD_PACES)
-        groups, refusals = {}, []
-        for place in question.mechanisms:
-            for algorithm in _algorithms(question, place):
-                options = _options(question, algorithm, place)
-                for tau in paces:
-                    plans = [
-                        Candidate(algorithm, eta, tau, K, C, 1.0, place.noise_in, options)
-                        for eta in self._etas(algorithm, options)
-                        for K in _rounds(T, tau, place)
-                        for C in self._clips(question, place)
-                    ]
-                    refusal = self._refusal(plans)
-                    if refusal and question.options_of(algorithm):
-                        raise refusal  # what was asked for is not left out
-                    if refusal:
-                        refusals.append(refusal)
-                    elif plans:
-                        groups[f"{place.noise_in}, {algorithm}, tau = {tau}"] = plans
+        """By place of the noise, algorithm and local steps; without what training refuses."""
+        groups: dict[str, list[Candidate]] = {}
+        refusals = []
+        for place, algorithm in _pairs(question):
+            options = _options(question, algorithm, place)
+            plans = self._plans(question, place, algorithm, options)
+            refusal = self._refusal(plans)
+            if refusal and question.options_of(algorithm):
+                raise refusal  # what was asked for is not left out
+            if refusal:
+                refusals.append(refusal)
+                continue
+            for plan in plans:
+                name = f"{place.noise_in}, {algorithm}, tau = {plan.local_steps}"
+                groups.setdefault(name, []).append(plan)
         if refusals and not groups:
             raise refusals[0]
         return groups
+
+    def _plans(
+        self, question: Question, place: Mechanism, algorithm: str, options: Options
+    ) -> list[Candidate]:
+        T = question.iterations
+        return [
+            Candidate(algorithm, eta, tau, K, C, 1.0, place.noise_in, options)
+            for tau in (divisors_of(T) if T else RECORD_PACES)
+            for eta in self._etas(algorithm, options)
+            for K in _rounds(T, tau, place)
+            for C in self._clips(question, place)
+        ]
 
     def _refusal(self, plans: list[Candidate]) -> InvalidValue | None:
         """Why training would not follow these plans: what it refuses is not tried."""
@@ -319,6 +325,13 @@ def _rounds(T: int | None, tau: int, place: Mechanism) -> list[int]:
     if place.paid_per == "local step":
         return [steps // tau for steps in RECORD_STEPS if steps >= tau]
     return list(FEW_ROUNDS)
+
+
+def _pairs(question: Question) -> Iterator[tuple[Mechanism, str]]:
+    """Places for the noise, and what is planned for each."""
+    for place in question.mechanisms:
+        for algorithm in _algorithms(question, place):
+            yield place, algorithm
 
 
 def _algorithms(question: Question, place: Mechanism) -> list[str]:
