@@ -567,13 +567,10 @@ def test_an_interrupt_while_saving_names_what_is_there(tmp_path, monkeypatch, eq
 @pytest.mark.slow
 def test_an_interrupted_process_exits_with_130(tmp_path):
     command = [sys.executable, "-m", "equipoise", *TRAIN.split()[:-1], "10000000", "--out", "run"]
-    started = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in background
-    )
+    # Where the tests run in the background, a child would ignore the interrupt, too.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     while not (tmp_path / "run").exists() and started.poll() is None:
         time.sleep(0.05)
     started.send_signal(signal.SIGINT)

@@ -172,9 +172,7 @@ def test_femnist_writers_become_clients(place):
     assert sum(task.clients.sizes) == 25
     assert task.pool.sizes == (3,)
     assert task.clients.data[0][0].shape[1:] == (1, 28, 28)
-    with pytest.raises(
-        ValueError, match="clients=8 with split=natural: there are 7 writers"
-    ):
+    with pytest.raises(ValueError, match="clients=8 with split=natural: there are 7 writers"):
         load_task("femnist-narrow", TaskOptions(split="natural", clients=8))
 
 
