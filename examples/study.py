@@ -40,7 +40,7 @@ GRID = {
 }
 CONCLUSION = (
     "Test errors on 190 public records, mean over 20 seeds of split and noise ± standard error. "
-    "Protected: one client and all it holds (replace-one), secure aggregation, delta = 1e-5. Noise "
+    "Protected: all data of one client (replace-one), secure aggregation, delta = 1e-5. Noise "
     "was seeded: a simulation. The best of a sweep is known only to one who has spent the budget "
     "hundreds of times; the plan costs nothing."
 )
