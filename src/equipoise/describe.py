@@ -205,25 +205,34 @@ def _beside(plan: Plan) -> list[tuple[str, str]]:
     """The comparison of algorithms, not training, public records alone, and what would be
     enough.
     """
-    facts = []
-    if (better := _better(plan)) and plan.unit == "client":
-        facts.append(("compared", better))
-    start = plan.untrained
-    if start.excess_loss is not None:
-        text = f"excess loss {start.excess_loss:.4g}"
-        if start.test_error is not None:
-            text += f", test error {start.test_error:.4g}"
-        if alone := plan.public_only:
-            text += f"; {alone.records} public records alone: test error {alone.test_error:.4g}"
-        facts.append(("untrained", text))
-    if changes := plan.changes:
-        of_each = " of each client" if plan.unit == "record" else ""
-        what = "clients" if plan.unit == "client" else "records"
-        more = changes.clients if plan.unit == "client" else changes.records
-        epsilon = changes.epsilon or "inf"
-        text = f"about epsilon = {epsilon}, or {more or 'no number of'} {what}{of_each}"
-        facts.append(("needed", text))
-    return facts
+    facts = {
+        "compared": _better(plan) if plan.unit == "client" else None,
+        "untrained": _untrained(plan),
+        "needed": _needed(plan),
+    }
+    return [(name, text) for name, text in facts.items() if text]
+
+
+def _untrained(plan: Plan) -> str | None:
+    start, alone = plan.untrained, plan.public_only
+    if start.excess_loss is None:
+        return None
+    text = f"excess loss {start.excess_loss:.4g}"
+    if start.test_error is not None:
+        text += f", test error {start.test_error:.4g}"
+    if alone:
+        text += f"; {alone.records} public records alone: test error {alone.test_error:.4g}"
+    return text
+
+
+def _needed(plan: Plan) -> str | None:
+    changes = plan.changes
+    if not changes:
+        return None
+    more, what = changes.clients, "clients"
+    if plan.unit == "record":
+        more, what = changes.records, "records of each client"
+    return f"about epsilon = {changes.epsilon or 'inf'}, or {more or 'no number of'} {what}"
 
 
 def _better(plan: Plan) -> str | None:

@@ -88,45 +88,74 @@ def search(
     Every cell is run, even if that takes more than the share. One whose runs all failed has no
     answer.
     """
+    _check_measured(grid)
+    chains = _chains(grid)
+    limits = [max(int(share * _size(cells)), len(_first(cells))) for cells in chains]
+    clock = _Clock(sum(limits))
+    with Workers(workers) as pool:
+        while wanted := _next_of_all(chains, limits):
+            runs = [cell.trials[i][len(cell.errors[i])] for cell, i in wanted]
+            steps = sweep(grid.name, [(run,) for run in runs], store, pool, retry)
+            before = sum(cell.runs for cells in chains for cell in cells)
+            for progress in clock.since(before, steps):
+                yield progress, []
+            for (cell, i), error in zip(wanted, _errors(runs, store), strict=True):
+                cell.errors[i].append(error)
+    answers = [answer for cells in chains for answer in _answers(cells)]
+    yield Progress(clock.total, 0, 0, clock.total, 0.0), answers
+
+
+def _check_measured(grid: Grid) -> None:
     for settings in grid.settings:
         require(
             task_for(settings).measure is not None,
             f"task={settings.task} has no test records: there is no error to search by",
         )
-    chains = _chains(grid)
-    limits = [max(int(share * _size(cells)), len(_first(cells))) for cells in chains]
-    total, start, known = sum(limits), time.monotonic(), 0
-    with Workers(workers) as pool:
-        while wanted := [
-            place
-            for cells, most in zip(chains, limits, strict=True)
-            for place in _next(cells, most)
-        ]:
-            runs = [cell.trials[i][len(cell.errors[i])] for cell, i in wanted]
-            before, kept_before = sum(cell.runs for cells in chains for cell in cells), None
-            for progress in sweep(grid.name, [(run,) for run in runs], store, pool, retry):
-                if kept_before is None:
-                    kept_before = progress.done  # what is in the store already takes no time
-                done, computed = (
-                    before + progress.done,
-                    before + progress.done - known - kept_before,
-                )
-                left = (time.monotonic() - start) / computed * (total - done) if computed else None
-                yield Progress(done, progress.failed, progress.running, total, left), []
-            known += kept_before or 0
-            with Store(store) as kept:
-                rows = {row["key"]: row for row in kept.table("key, test_error, failed")}
-            for (cell, i), run in zip(wanted, runs, strict=True):
-                row = rows.get(
-                    key_of(resolved(run)), {"test_error": None, "failed": "could not be run"}
-                )
-                cell.errors[i].append(
-                    math.inf if row["failed"] or row["test_error"] is None else row["test_error"]
-                )
-    yield (
-        Progress(total, 0, 0, total, 0.0),
-        [answer for cells in chains for answer in _answers(cells)],
-    )
+
+
+class _Clock:
+    """How long a search of `total` runs will still take. What is in the store already takes no
+    time."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._start, self._known = time.monotonic(), 0
+
+    def since(self, before: int, steps: Iterable[Progress]) -> Iterator[Progress]:
+        """The progress of a sweep that follows `before` runs, as progress of the search."""
+        kept = None
+        for progress in steps:
+            kept = progress.done if kept is None else kept
+            done = before + progress.done
+            yield Progress(
+                done, progress.failed, progress.running, self.total, self._left(done, kept)
+            )
+        self._known += kept or 0
+
+    def _left(self, done: int, kept: int) -> float | None:
+        computed = done - self._known - kept
+        if not computed:
+            return None
+        return (time.monotonic() - self._start) / computed * (self.total - done)
+
+
+def _errors(runs: list[Settings], store: Path) -> list[float]:
+    """What these runs gave; infinity for one that failed."""
+    with Store(store) as kept:
+        rows = {row["key"]: row for row in kept.table("key, test_error, failed")}
+    return [_error(rows.get(key_of(resolved(run)))) for run in runs]
+
+
+def _error(row: Any) -> float:
+    if row is None or row["failed"] or row["test_error"] is None:
+        return math.inf
+    return float(row["test_error"])
+
+
+def _next_of_all(chains: list[list[Cell]], limits: list[int]) -> list[tuple[Cell, int]]:
+    return [
+        place for cells, most in zip(chains, limits, strict=True) for place in _next(cells, most)
+    ]
 
 
 def _size(cells: list[Cell]) -> int:
@@ -210,6 +239,13 @@ def _finite(cells: list[Cell]) -> list[float]:
     ]
 
 
+def _logarithms(errors: list[float], finite: list[float]) -> Array:
+    """What failed is no better than the worst; an error of zero has no logarithm, so half the least
+    positive stands for it."""
+    worst, least = max(finite), min((error for error in finite if error > 0), default=1.0) / 2
+    return np.asarray(np.log([max(min(error, worst), least) for error in errors]))
+
+
 class _Surface:
     """A Gaussian process through the logarithms of all errors of a chain of cells, f(point) +
     g(point, seed) + white noise.
@@ -233,12 +269,7 @@ class _Surface:
             for i, errors in enumerate(cell.errors)
             for run, error in zip(cell.trials[i], errors, strict=False)
         ]
-        finite = _finite(cells)
-        worst = max(finite)  # what failed is no better than that
-        least = (
-            min((error for error in finite if error > 0), default=1.0) / 2
-        )  # an error of zero has no logarithm
-        y = np.log([max(min(error, worst), least) for _, error in seen])
+        y = _logarithms([error for _, error in seen], _finite(cells))
         any_seed, one_seed = (1e9, 1e9), (1e-3, 1e-3)  # all alike, or each by itself
         f = Matern([0.5, 0.5, 1.0, 1.0, any_seed[0]], [*[(0.3, 20.0)] * 4, any_seed], nu=2.5)
         g = Matern(
@@ -277,23 +308,19 @@ def _coordinates(cells: list[Cell]) -> list[Array]:
         for clip, cell in zip(clips, cells, strict=True)
     ]
 
-    def spread(value: float, values: list[float]) -> float:
-        return (value - min(values)) / max(max(values) - min(values), 1e-9)
-
     names = [name for name in ALGORITHMS if name in {cell.sample.algorithm for cell in cells}]
     points = []
-    for cell, noise, clip in zip(cells, noises, clips, strict=True):
-        taus = [math.log(trials[0].local_steps or 1) for trials in cell.trials]
+    for cell, noise, clip in zip(cells, _spread(noises), _spread(clips), strict=True):
+        taus = _spread([math.log(trials[0].local_steps or 1) for trials in cell.trials])
         algorithm = 0.2 * names.index(cell.sample.algorithm)
-        points.append(
-            np.array(
-                [
-                    [spread(tau, taus), spread(noise, noises), spread(clip, clips), algorithm]
-                    for tau in taus
-                ]
-            )
-        )
+        points.append(np.array([[tau, noise, clip, algorithm] for tau in taus]))
     return points
+
+
+def _spread(values: list[float]) -> list[float]:
+    """From 0 to 1; all 0 where they do not differ."""
+    least, width = min(values), max(max(values) - min(values), 1e-9)
+    return [(value - least) / width for value in values]
 
 
 class _Answer(NamedTuple):

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import lru_cache
@@ -94,34 +94,34 @@ def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
     A stack goes in whole, so part of it is there only if a smaller grid was run before: then the
     rest is trained.
     """
-    keys = {run: key_of(run) for row in stack for run in row}
+    keys = {run: key_of(run) for run in _runs_of(stack)}
     start = time.process_time()
     with Store(store) as kept:
         finished = kept.finished(keys.values())
         stack = _unfinished(stack, {run for run, key in keys.items() if key in finished})
-        if not stack:
+        runs = _runs_of(stack)
+        if not runs:
             return None
-        runs = [run for row in stack for run in row]
         try:
-            tasks = [task_for(row[0]) for row in stack]
-            rows = train_together(tasks, stack, POINTS)
-        except (
-            Exception
-        ) as error:  # one's own model or metric may raise anything: the sweep goes on
+            rows = train_together([task_for(row[0]) for row in stack], stack, POINTS)
+        # One's own model or metric may raise anything: the sweep goes on.
+        except Exception as error:
             text = _without_records(error)
-            failed = {keys[run]: run.model_dump_json() for run in runs if keys[run] not in finished}
-            kept.fail(failed, text)
+            kept.fail(_documents(run for run in runs if keys[run] not in finished), text)
             return text
         seconds = (time.process_time() - start) / len(runs)
-        results = [result for row in rows for result in row]
-        kept.add(
-            sweep,
-            (
-                Finished(keys[run], result, seconds)
-                for run, result in zip(runs, results, strict=True)
-            ),
-        )
+        results = (result for row in rows for result in row)
+        done = zip(runs, results, strict=True)
+        kept.add(sweep, (Finished(keys[run], result, seconds) for run, result in done))
     return None
+
+
+def _runs_of(stack: Stack) -> list[Run]:
+    return [run for row in stack for run in row]
+
+
+def _documents(runs: Iterable[Run]) -> dict[str, str]:
+    return {key_of(run): run.model_dump_json() for run in runs}
 
 
 def _without_records(error: Exception) -> str:
@@ -181,36 +181,54 @@ def sweep(
             yield from sweep(name, cells, store, some, retry)
         return
     stacks = stacks_of(cells)
-    keys = [[key_of(run) for row in stack for run in row] for stack in stacks]
     with Store(store) as kept:
         kept.rename(_older_keys(stacks))
-        finished, failures = kept.keys(), {} if retry else kept.failures()
-    finished &= {key for some in keys for key in some}
-    missing = [{*some} - finished for some in keys]
-    unfinished = {i: rest for i, rest in enumerate(missing) if rest}
-    failed = {i: rest for i, rest in unfinished.items() if rest <= failures.keys()}
-    # Long and short stacks mixed, so that the time left is honest.
-    todo = sorted(unfinished.keys() - failed.keys(), key=lambda i: keys[i][0])
-    work = [sum(run.iterations * run.clients for row in stack for run in row) for stack in stacks]
-    start, worked, remaining = time.monotonic(), 0, sum(work[i] for i in todo)
+        standing = _Standing(stacks, kept.keys(), {} if retry else kept.failures())
+    yield standing.progress(standing.todo[: workers.number])
+    for i, error, running in _executed(stacks, standing.todo, store, name, workers):
+        standing.note(i, error)
+        yield standing.progress(running)
 
-    def progress(running: Iterable[int]) -> Progress:
+
+class _Standing:
+    """Which runs of which stack are finished or failed, and how much work is left."""
+
+    def __init__(self, stacks: list[Stack], kept: set[str], failures: Collection[str]) -> None:
+        self._keys = [[key_of(run) for run in _runs_of(stack)] for stack in stacks]
+        self._all = {key for some in self._keys for key in some}
+        self._finished = kept & self._all
+        missing = [{*some} - kept for some in self._keys]
+        self._unfinished = {i: rest for i, rest in enumerate(missing) if rest}
+        self._failed = {i: rest for i, rest in self._unfinished.items() if rest <= {*failures}}
+        # Long and short stacks mixed, so that the time left is honest.
+        self.todo = sorted(
+            self._unfinished.keys() - self._failed.keys(), key=lambda i: self._keys[i][0]
+        )
+        self._work = {i: _work(stacks[i]) for i in self.todo}
+        self._start, self._worked = time.monotonic(), 0
+
+    def note(self, i: int, error: str | None) -> None:
+        """Stack i was run."""
+        if error:
+            self._failed[i] = self._unfinished[i]
+        else:
+            self._finished |= self._unfinished[i]
+        self._worked += self._work[i]
+
+    def progress(self, running: Iterable[int]) -> Progress:
+        seconds, left = time.monotonic() - self._start, sum(self._work.values()) - self._worked
         return Progress(
-            done=len(finished),
-            failed=sum(map(len, failed.values())),
-            running=sum(len(keys[i]) for i in running),
-            total=len({key for some in keys for key in some}),
-            left=_left(time.monotonic() - start, worked, remaining),
+            done=len(self._finished),
+            failed=sum(map(len, self._failed.values())),
+            running=sum(len(self._keys[i]) for i in running),
+            total=len(self._all),
+            left=_left(seconds, self._worked, left),
         )
 
-    yield progress(todo[: workers.number])
-    for i, error, running in _executed(stacks, todo, store, name, workers):
-        if error:
-            failed[i] = unfinished[i]
-        else:
-            finished |= unfinished[i]
-        worked, remaining = worked + work[i], remaining - work[i]
-        yield progress(running)
+
+def _work(stack: Stack) -> int:
+    """Local steps of all clients."""
+    return sum(run.iterations * run.clients for run in _runs_of(stack))
 
 
 def _left(seconds: float, worked: int, remaining: int) -> float | None:
@@ -222,15 +240,19 @@ def _left(seconds: float, worked: int, remaining: int) -> float | None:
 
 def _older_keys(stacks: list[Stack]) -> dict[str, str]:
     """What version 0.1 called these runs, and what they are called now."""
-    runs = [run for stack in stacks for row in stack for run in row]
+    runs = [run for stack in stacks for run in _runs_of(stack)]
     older = {run: key_of_version_0_1(run, task_for(run).fingerprint) for run in runs}
     return {key: key_of(run) for run, key in older.items() if key}
 
 
+Executed = tuple[int, str | None, list[int]]
+"""A stack that was run: its number, what went wrong, and which others are being run."""
+
+
 def _executed(
     stacks: list[Stack], todo: list[int], store: Path, name: str, workers: Workers
-) -> Iterator[tuple[int, str | None, list[int]]]:
-    """Each stack once it is done: its number, what went wrong, and which others are being run.
+) -> Iterator[Executed]:
+    """Each stack once it is done.
 
     If a process dies, nobody knows for which stack: all that were running are run again, one at a
     time. One whose process dies ATTEMPTS times while nothing else runs is given up.
@@ -240,35 +262,48 @@ def _executed(
         for n, i in enumerate(todo):
             yield i, run_stack(stacks[i], store, name), todo[n + 1 : n + 2]
         return
+
+    def submit(i: int) -> Future[str | None]:
+        return workers.submit(stacks[i], store, name)
+
     waiting, suspects, deaths = list(reversed(todo)), list[int](), Counter[int]()
     while waiting or suspects:
         alone = bool(suspects)
         queue, most = ([suspects.pop()], 1) if alone else (waiting, workers.number)
         running: dict[Future[str | None], int] = {}
         try:
-            while queue or running:
-                while queue and len(running) < most:
-                    submitted = workers.submit(stacks[queue[-1]], store, name)
-                    running[submitted] = queue.pop()
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    error = future.result()
-                    i = running.pop(future)
-                    yield i, error, [*running.values(), *queue[len(running) - most :]][:most]
+            yield from _run_side_by_side(queue, running, most, submit)
         except BrokenProcessPool:
             workers.stop()
-            if not alone:
-                suspects.extend(running.values())
-                continue
-            (i,) = {*running.values(), *queue}
-            deaths[i] += 1
-            if deaths[i] < ATTEMPTS:
-                suspects.append(i)
-                continue
-            reason = f"its process died {ATTEMPTS} times: there may be too little memory"
-            runs = [run for row in stacks[i] for run in row]
-            with Store(store) as kept:
-                kept.fail({key_of(run): run.model_dump_json() for run in runs}, reason)
-            yield i, reason, []
+            killed = {*running.values(), *(queue if alone else ())}
+            deaths.update(killed if alone else ())
+            suspects.extend(i for i in killed if deaths[i] < ATTEMPTS)
+            for i in killed - {*suspects}:
+                yield i, _give_up(stacks[i], store), []
+
+
+def _run_side_by_side(
+    queue: list[int],
+    running: dict[Future[str | None], int],
+    most: int,
+    submit: Callable[[int], Future[str | None]],
+) -> Iterator[Executed]:
+    """Run the queue from its end, `most` stacks at a time; `running` is kept up to date."""
+    while queue or running:
+        while queue and len(running) < most:
+            submitted = submit(queue[-1])
+            running[submitted] = queue.pop()
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            error = future.result()
+            i = running.pop(future)
+            yield i, error, [*running.values(), *queue[len(running) - most :]][:most]
+
+
+def _give_up(stack: Stack, store: Path) -> str:
+    reason = f"its process died {ATTEMPTS} times: there may be too little memory"
+    with Store(store) as kept:
+        kept.fail(_documents(_runs_of(stack)), reason)
+    return reason
 
 
 def _start_worker(parent: int, alone: bool = False) -> None:
