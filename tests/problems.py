@@ -12,6 +12,7 @@ import torch
 from equipoise.cli.main import main
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.privacy.clip import ClippedRelease
+from equipoise.privacy.lattice import Lattice
 from equipoise.result import Result
 from equipoise.sweeps.grid import grid
 from equipoise.sweeps.store import Store
@@ -50,7 +51,18 @@ learning_rate = 0.5
 """
 
 
-class GivenNoise:
+FINE = Lattice(2.0**-44)
+"""So fine that releases agree with the paper's real numbers to twelve digits."""
+
+
+class NearestWhole:
+    """Whole numbers nearest to the normals that a source of noise has."""
+
+    def whole(self, law, round, shape, scale):
+        return np.rint(scale * self.normals(round, shape))
+
+
+class GivenNoise(NearestWhole):
     """noise[k][i] is what client i adds in its k-th message; divided by sigma, since the mechanism
     multiplies by it."""
 
@@ -89,9 +101,8 @@ def logistic(clients=4, batch=5, seed=0):
 def last_model(task, schedule, algorithm, clip=np.inf, noise=None, sigma=0.0, gamma=1.0, x0=None):
     """The product's communicated model after the whole schedule."""
     clients = len(task.clients.sizes)
-    fleet = SimulatedFleet(
-        clients, task.clients.gradient, algorithm, ClippedRelease(clip, sigma), noise
-    )
+    releaser = ClippedRelease(clip, sigma, FINE) if sigma else ClippedRelease(clip, 0.0)
+    fleet = SimulatedFleet(clients, task.clients.gradient, algorithm, releaser, noise)
     rounds = list(server_rounds(task.x0 if x0 is None else x0, schedule, fleet, gamma))
     return rounds[-1].x, fleet
 

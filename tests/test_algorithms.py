@@ -16,7 +16,7 @@ from equipoise.errors import InvalidValue
 from equipoise.fleets import Broadcast, client_round
 from equipoise.privacy import SimulatedNoise
 from equipoise.privacy.clip import ClippedRelease, clip
-from problems import GivenNoise, last_model, logistic, quadratic
+from problems import FINE, GivenNoise, last_model, logistic, quadratic
 
 ETA, SIGMA = 0.3, 0.05
 PROBLEMS = [quadratic, logistic]
@@ -249,7 +249,7 @@ def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
                 Broadcast(k, range(iteration, iteration + steps), x),
                 states[i],
                 build(etas[0], ps[0]),
-                ClippedRelease(clips[0], SIGMA),
+                ClippedRelease(clips[0], SIGMA, FINE),
                 task.clients.alone(i).gradient,
                 SimulatedNoise(1, first_client=i),
             )
@@ -302,9 +302,8 @@ def test_a_client_that_overflows_starts_afresh():
         state = memory.state
         assert release.update.isfinite().all()
         if k == 1:
-            assert torch.equal(
-                release.update[2], SIGMA * torch.tensor(noise.normals(1, (5, 10)))[2]
-            )
+            steps = noise.whole("rounded", 1, (5, 10), SIGMA / mechanism.lattice.gamma)[2]
+            assert torch.equal(release.update[2], mechanism.lattice.gamma * torch.tensor(steps))
             assert memory.update[2].isnan().any()
         x = x + release.update.mean(0)
     assert memory.update.isfinite().all()

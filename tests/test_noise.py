@@ -8,9 +8,13 @@ import pytest
 from scipy import stats
 
 from equipoise.privacy import SecretNoise, SimulatedNoise, noise
-from equipoise.privacy.noise import box_muller, standard_normals
+from equipoise.privacy.samplers import Stream, unit_pairs
 
 DRAWS, PART = 10**8, 10**6
+
+
+def standard_normals(key, start, count):
+    return unit_pairs(Stream(key, start).blocks(0, count // 2))[0].reshape(count)
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +70,7 @@ def test_extreme_bits_reach_nine_sigma():
         [[zero, zero], [zero, half], [zero, half >> 1], [full, zero], [1 << 4, zero]],
         dtype=np.uint64,
     )
-    normals = np.empty(bits.shape)
-    box_muller(bits, normals)
+    normals, _ = unit_pairs(bits)
     farthest = math.sqrt(2 * 65 * math.log(2))
     assert normals[0] == pytest.approx([farthest, 0])
     assert normals[1] == pytest.approx([-farthest, 0])
@@ -85,20 +88,26 @@ def test_the_whole_tail_is_there():
         bits = np.array(
             [[last - last // 1000 - 1, 0], [last + last // 1000 + 1, 0]], dtype=np.uint64
         )
-        normals = np.empty(bits.shape)
-        box_muller(bits, normals)
+        normals, _ = unit_pairs(bits)
         assert normals[0, 0] > r > normals[1, 0]
 
 
 def draw(_):
-    return SecretNoise().normals(1, (2, 3)).tolist()
+    return SecretNoise().whole("rounded", 1, (2, 3), 2.0**30).tolist()
 
 
-def test_secret_noise_never_repeats():
+@pytest.mark.parametrize("law", ["normals", "rounded", "discrete"])
+def test_secret_noise_never_repeats(law):
+    def drawn(source):
+        if law == "normals":
+            return source.normals(1, (4, 1000))
+        return source.whole(law, 1, (4, 1000), 2.0**31)
+
     source = SecretNoise()
-    draws = [source.normals(1, (4, 1000)) for _ in range(3)] + [SecretNoise().normals(1, (4, 1000))]
-    values = np.concatenate([d.ravel() for d in draws])
-    assert len(np.unique(values)) == values.size
+    draws = [drawn(source) for _ in range(3)] + [drawn(SecretNoise())]
+    rows = np.concatenate(draws)
+    assert len(np.unique(rows, axis=0)) == 16
+    assert len(np.unique(rows)) > rows.size - 10  # whole numbers may meet by chance
 
 
 def test_secret_noise_is_the_cipher_under_a_key_of_the_operating_system(monkeypatch):
@@ -116,6 +125,10 @@ def test_secret_noise_is_the_cipher_under_a_key_of_the_operating_system(monkeypa
     assert np.array_equal(
         drawn, standard_normals(bytes([1]) * 32, bytes([2]) * 16, 6).reshape(2, 3)
     )
+    drawn = SecretNoise().whole("rounded", 1, (2, 4), 1000.0)
+    assert asked == [32, 16] * 2
+    normals = standard_normals(bytes([3]) * 32, bytes([4]) * 16, 8).reshape(2, 4)
+    assert np.array_equal(drawn, np.rint(1000 * normals))
 
 
 def test_forked_processes_do_not_share_secret_noise():
@@ -129,14 +142,44 @@ def test_forked_processes_do_not_share_secret_noise():
     assert len({str(d) for d in draws}) == len(draws)
 
 
+DRAWN = {
+    "normals": lambda source, round, shape: source.normals(round, shape),
+    "rounded": lambda source, round, shape: source.whole("rounded", round, shape, 2.0**40),
+    "discrete": lambda source, round, shape: source.whole("discrete", round, shape, 2.0**40),
+}
+
+
 @pytest.mark.parametrize("d", [1, 2, 7, 10])
-def test_simulated_noise_is_keyed_by_seed_client_and_round(d):
-    together = SimulatedNoise(5).normals(3, (4, d))
+@pytest.mark.parametrize("draw", DRAWN.values(), ids=DRAWN)
+def test_simulated_noise_is_keyed_by_seed_client_and_round(d, draw):
+    together = draw(SimulatedNoise(5), 3, (4, d))
     for i in range(4):
-        assert np.array_equal(SimulatedNoise(5, first_client=i).normals(3, (d,)), together[i])
-    stacked = SimulatedNoise(5).normals(3, (2, 4, d))
+        assert np.array_equal(draw(SimulatedNoise(5, first_client=i), 3, (d,)), together[i])
+    stacked = draw(SimulatedNoise(5), 3, (2, 4, d))
     assert np.array_equal(stacked[0], together)
     assert np.array_equal(stacked[1], together)
-    others = [SimulatedNoise(5).normals(4, (4, d)), SimulatedNoise(6).normals(3, (4, d))]
+    others = [draw(SimulatedNoise(5), 4, (4, d)), draw(SimulatedNoise(6), 3, (4, d))]
     values = np.concatenate([together.ravel()] + [o.ravel() for o in others])
     assert len(np.unique(values)) == values.size
+
+
+@pytest.mark.parametrize("law", ["rounded", "discrete"])
+def test_noise_of_many_scales_is_that_of_each(law):
+    """Stacks of seeds and settings, clients that differ, rows longer than what is drawn at once."""
+    scales = np.array([[9.0, 2.0**20, 2.0**31], [10.0, 333.3, 50.0]]).reshape(2, 3, 1, 1)
+    stacked = SimulatedNoise(1, 2).whole(law, 3, (2, 1, 4, 7), scales)
+    assert stacked.shape == (2, 3, 4, 7)
+    for s, seed in enumerate((1, 2)):
+        for q in range(3):
+            alone = SimulatedNoise(seed).whole(law, 3, (4, 7), scales[s, q, 0, 0])
+            assert np.array_equal(stacked[s, q], alone)
+    unlike = SimulatedNoise(1).whole(law, 3, (3, 7), np.array([[9.0], [100.0], [1e6]]))
+    for i, scale in enumerate((9.0, 100.0, 1e6)):
+        alone = SimulatedNoise(1, first_client=i).whole(law, 3, (7,), scale)
+        assert np.array_equal(unlike[i], alone)
+    long = SimulatedNoise(1).whole(law, 3, (2, 150_001), 1000.0)
+    assert np.array_equal(
+        SimulatedNoise(1, first_client=1).whole(law, 3, (150_001,), 1000.0), long[1]
+    )
+    for row in long:
+        assert row.std() == pytest.approx(1000, rel=0.01)

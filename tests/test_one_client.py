@@ -12,12 +12,13 @@ from equipoise import InvalidValue
 from equipoise.algorithms.dp_scaffnew import dp_scaffnew
 from equipoise.fleets import Broadcast, SimulatedFleet, client_round
 from equipoise.privacy.clip import ClippedRelease
+from equipoise.privacy.lattice import NOT_ROUNDED
 from equipoise.privacy.noise import SimulatedNoise
 from equipoise.privacy.noisy_gradient import NoisyGradient
 from equipoise.settings import Settings
 from equipoise.tasks import TaskOptions, load_client, load_task
 from equipoise.training import account_of
-from problems import HEADER
+from problems import FINE, HEADER
 
 FUNCTIONS = """
 from pathlib import Path
@@ -94,12 +95,12 @@ def check_one_record_s_privacy(alone, together, client):
     """The noisy gradient: the same sum and noise, and a sample of its own records."""
     number, size = len(together.clients.sizes), together.clients.sizes[client]
     x = 0.3 * torch.ones(number, together.dimension, dtype=torch.float64)
-    everybody = NoisyGradient(together.clients, 0.4, 0.7, (1.0,) * number, SimulatedNoise(5))
+    everybody = NoisyGradient(together.clients, 0.4, 0.7, (1.0,) * number, SimulatedNoise(5), FINE)
     noise = SimulatedNoise(5, first_client=client)
-    by_itself = NoisyGradient(alone.clients, 0.4, 0.7, (1.0,), noise)
+    by_itself = NoisyGradient(alone.clients, 0.4, 0.7, (1.0,), noise, FINE)
     torch.testing.assert_close(by_itself(x[client], 2), everybody(x, 2)[client], rtol=0, atol=1e-12)
 
-    sampled = NoisyGradient(alone.clients, 0.4, 0.0, (0.5,), noise)
+    sampled = NoisyGradient(alone.clients, 0.4, 0.0, (0.5,), noise, NOT_ROUNDED)
     chosen = sampled._sample(x[client], 2)
     assert chosen.shape == (size,)
     masks = torch.zeros(number, max(together.clients.sizes), dtype=torch.bool)

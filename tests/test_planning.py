@@ -40,7 +40,7 @@ from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.promise import Promise
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.public import minimiser
-from problems import run_command
+from problems import FINE, NearestWhole, run_command
 
 AGGREGATED = Promise(2, 1e-5, trust="secure-aggregation")
 PLACE = mechanism("client")
@@ -188,7 +188,7 @@ def test_screening_is_exact_on_quadratics(algorithm):
     normals = torch.tensor(np.random.default_rng(0).standard_normal((2, 6, 10)))
     ends = _simulate(surrogate, what, 0.7, 5, plans, normals)
 
-    class Averaged:
+    class Averaged(NearestWhole):
         name = "given"
 
         def __init__(self, seed):
@@ -200,7 +200,7 @@ def test_screening_is_exact_on_quadratics(algorithm):
     for (K, C, gamma), found in zip(plans, ends, strict=True):
         for seed in range(2):
             chosen = dp_fedavg(0.7) if algorithm == "dp-fedavg" else dp_scaffnew(0.7, 0.2)
-            mechanism = ClippedRelease(C, 0.2 * C * math.sqrt(K))
+            mechanism = ClippedRelease(C, 0.2 * C * math.sqrt(K), FINE)
             fleet = SimulatedFleet(5, task.clients.gradient, chosen, mechanism, Averaged(seed))
             *_, last = server_rounds(task.x0, periodic(5 * K, 5), fleet, gamma)
             torch.testing.assert_close(found[seed], last.x, rtol=0, atol=1e-10)

@@ -17,6 +17,7 @@ from equipoise.engine import hyper_of, noise_of
 from equipoise.fleets import Broadcast, SimulatedFleet, server_rounds
 from equipoise.planning import planner
 from equipoise.privacy.gaussian import gdp_mu
+from equipoise.privacy.lattice import NOT_ROUNDED
 from equipoise.privacy.noise import SecretNoise, SimulatedNoise
 from equipoise.privacy.noisy_gradient import NoisyGradient
 from equipoise.privacy.sampled import sampled_epsilon, sampled_noise
@@ -45,6 +46,9 @@ def silos(side):
 
 class NoNoise:
     name = "none"
+
+    def whole(self, law, round, shape, scale):
+        return np.zeros(shape)
 
     def normals(self, round, shape):
         return np.zeros(shape)
@@ -302,7 +306,7 @@ def test_a_failing_record_does_not_change_the_others_dropout():
 
 def test_dropout_is_as_secret_as_the_noise():
     task = network(seeded(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2))))
-    gradient = NoisyGradient(task.clients, 1.0, 0.0, (1.0,) * 3, SecretNoise())
+    gradient = NoisyGradient(task.clients, 1.0, 0.0, (1.0,) * 3, SecretNoise(), NOT_ROUNDED)
     x = task.x0.expand(3, -1)
     assert not torch.equal(gradient(x, 0), gradient(x, 0))
 
@@ -393,4 +397,5 @@ def test_the_server_loop_is_the_one_that_messages_were_tested_with():
     first = next(iter(server_rounds(task.x0, schedule, fleet_of(task, run, account))))
     step = Stability(run.eta, 4, task.L, task.mu, 0.9, 10, "replace-one")
     assert float((first.x - task.x0).norm()) > 0
-    assert account.events[SMALLEST].sensitivity == step.sensitivity
+    event = account.events[SMALLEST]
+    assert event.sensitivity == step.sensitivity + event.lattice * math.sqrt(2), "rounding included"

@@ -39,10 +39,11 @@ def test_models_in_float32_are_noised_too(leaves):
     the told size."""
     releases, updates = leaves
     result = train(task="digits-mlp", clients=4, epsilon=2, clip=1, iterations=40)
-    assert releases[0].dtype == torch.float32
+    assert updates[0].dtype == torch.float32
+    assert result.x.dtype == np.float32
     norms = [u.norm(dim=-1, keepdim=True) for u in updates]
     clipped = [u * (1.0 / n).clamp(max=1.0) for u, n in zip(updates, norms, strict=True)]
-    noise = torch.stack([(r - c).double() for r, c in zip(releases, clipped, strict=True)])
+    noise = torch.stack([r - c for r, c in zip(releases, clipped, strict=True)])
     assert float(noise.std()) == pytest.approx(
         result.account.sigma, rel=8 / math.sqrt(2 * noise.numel())
     )
@@ -86,9 +87,10 @@ def test_the_noise_that_leaves_is_the_noise_that_the_budget_needs(
     assert result.private
     each = noise.pow(2).mean((0, 1)) / result.client_sigma**2  # every coordinate
     assert (each - 1).abs().max() < 7 * math.sqrt(2 / (noise.numel() / 31))
-    assert (
-        noise.unique().numel() == noise.numel()
-    )  # nothing twice: no round, client or coordinate shares its noise
+    rows = noise.flatten(0, 1)
+    assert len(rows.unique(dim=0)) == len(rows), "no round or client shares its noise"
+    columns = rows.T
+    assert len(columns.unique(dim=0)) == len(columns), "no coordinate does"
 
 
 def test_only_communicated_models_come_back(leaves):
@@ -112,7 +114,7 @@ def test_dp_fedprox_through_train_is_its_transcription():
         return task.clients.gradient(everybody, k)[i].numpy()
 
     oracle = paper.dp_fedprox(np.zeros(31), 10, 4, result.run.eta, 0.3, 1.0, noise, g, 10)
-    np.testing.assert_allclose(result.x, oracle, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(result.x, oracle, rtol=0, atol=100 * result.lattice)
 
 
 def test_dp_fedprox_without_pull_is_dp_fedavg_in_every_number():

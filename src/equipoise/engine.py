@@ -15,6 +15,7 @@ from equipoise.algorithms.schedule import Schedule
 from equipoise.errors import require
 from equipoise.fleets import Round, SimulatedFleet, server_rounds
 from equipoise.privacy.events import Account
+from equipoise.privacy.lattice import Lattice
 from equipoise.privacy.mechanisms.mechanism import Releaser
 from equipoise.privacy.noise import NoiseSource
 from equipoise.result import Diagnosis, Point
@@ -26,8 +27,8 @@ POINTS = 100  # of the curve, at most
 MEASURING = 0.1  # of the work of training, at most: a network is measured less often
 
 Watch = Callable[[Iterable[Round], int], Iterable[Round]]
-# Each run has its own account, whatever its epsilon means.
-MEANING = {"epsilon", "delta", "noise_rule", "v", "trust", "colluding", "neighbours"}
+# Each run has its own account, whatever its epsilon means. Trust decides the law of the noise.
+MEANING = {"epsilon", "delta", "noise_rule", "v", "colluding", "neighbours"}
 MAY_DIFFER = {"seed", "simulate_noise_seed", "algorithm", "clip", *MEANING}
 _alike = attrgetter(*(name for name in Run.model_fields if name not in MAY_DIFFER))
 
@@ -122,16 +123,23 @@ def noise_of(
     """Where the noise enters: the clients' gradients, and how their updates are released."""
     if run.unit == "record":
         check_records(task)
-    clients = len(task.clients.sizes)
-    added = [run.promise.client_sigma(event.sigma, run.clients) for event in account.events]
+    clients, lattice = len(task.clients.sizes), lattice_of(run, account)
+    added = [
+        run.promise.client_sigma(event.sigma, run.clients, event.lattice)
+        for event in account.events
+    ]
     sigma: Any = added[0]
     if len(added) > 1:
         sigma = torch.tensor(added, dtype=torch.float64).unsqueeze(-1)
     rates = tuple(event.rate for event in account.events)
     rates = rates if len(rates) == clients else rates * clients
     mechanism = run.mechanism
-    gradient = mechanism.gradient(task.clients, run.clip, sigma, rates, noise)
-    return gradient, mechanism.releaser(run.clip, sigma)
+    gradient = mechanism.gradient(task.clients, run.clip, sigma, lattice, rates, noise)
+    return gradient, mechanism.releaser(run.clip, sigma, lattice)
+
+
+def lattice_of(run: Run, account: Account) -> Lattice:
+    return Lattice(account.lattice, run.promise.sums(run.clients) is not None)
 
 
 def check_records(task: Task) -> None:
@@ -197,15 +205,17 @@ def _stacked_noise(
     )
     sigmas = [
         [
-            run.promise.client_sigma(account.sigma, run.clients)
+            run.promise.client_sigma(account.sigma, run.clients, account.lattice)
             for run, account in zip(*row, strict=True)
         ]
         for row in zip(runs, accounts, strict=True)
     ]
     mechanism, clips, sigma = runs[0][0].mechanism, _clips(runs), _tensor(sigmas)
     rates = (1.0,) * runs[0][0].clients
-    gradient = mechanism.gradient(task.clients, clips, sigma, rates, noise)
-    return gradient, mechanism.releaser(clips, sigma)
+    gammas = _tensor([[account.lattice for account in row] for row in accounts])
+    lattice = lattice_of(runs[0][0], accounts[0][0])._replace(gamma=gammas)
+    gradient = mechanism.gradient(task.clients, clips, sigma, lattice, rates, noise)
+    return gradient, mechanism.releaser(clips, sigma, lattice)
 
 
 def _clips(runs: Rows) -> Tensor:

@@ -8,7 +8,14 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    computed_field,
+    model_validator,
+)
 
 from equipoise.errors import DataError
 from equipoise.privacy.events import Account, Event
@@ -150,7 +157,15 @@ class Result(BaseModel):
     @property
     def client_sigma(self) -> float:
         """What one client adds, per coordinate (the largest, if clients differ)."""
-        return self.run.promise.client_sigma(self.account.sigma, self.run.clients)
+        account = self.account
+        return self.run.promise.client_sigma(account.sigma, self.run.clients, account.lattice)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def lattice(self) -> float | None:
+        """gamma: every release is a whole multiple of it. None where there is no noise, and of
+        results that were made before releases were rounded."""
+        return self.account.lattice or None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Result) and self.model_dump() == other.model_dump()

@@ -42,7 +42,7 @@ def client_round(
     nothing else."""
     update, state = algorithm.local_round(broadcast.x, state, broadcast.iterations, gradient)
     release = Release(broadcast.round, releaser.release(update, noise, broadcast.round))
-    state = algorithm.after_release(state, update, release.update)
+    state = algorithm.after_release(state, update, release.update.to(update.dtype))
     finite = is_finite(update)
     if not finite.all():  # such a client starts afresh, and says so on its own side only
         log.warning(

@@ -5,6 +5,7 @@ from torch import Tensor
 from equipoise.algorithms import Algorithm, Gradient
 from equipoise.fleets.client import Memory, client_round
 from equipoise.fleets.fleet import Broadcast
+from equipoise.privacy.clip import average
 from equipoise.privacy.mechanisms.mechanism import Releaser
 from equipoise.privacy.noise import NoiseSource
 
@@ -40,7 +41,8 @@ class SimulatedFleet:
             self._gradient,
             self._noise,
         )
-        return release.update.mean(-2)
+        mean = average(release.update, self._releaser.lattice)
+        return mean.to(broadcast.x.dtype)
 
     @property
     def overflowed(self) -> bool:

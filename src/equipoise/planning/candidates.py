@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from equipoise.algorithms.algorithm import Options
 from equipoise.planning.bounds import Proposal
 from equipoise.planning.plan import Option, Prediction
+from equipoise.privacy.events import Event
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Promise
 
@@ -35,7 +36,7 @@ class Candidate:
     def option(
         self,
         origin: str,
-        sigma: float,
+        event: Event,
         promise: Promise,
         clients: int,
         predicted: Prediction | None = None,
@@ -53,8 +54,9 @@ class Candidate:
             clip=self.clip,
             gamma=self.gamma,
             noise_in=self.noise_in,
-            sigma=sigma,
-            client_sigma=promise.client_sigma(sigma, clients),
+            sigma=event.sigma,
+            lattice=event.lattice,
+            client_sigma=promise.client_sigma(event.sigma, clients, event.lattice),
             predicted=predicted or Prediction(),
         )
 

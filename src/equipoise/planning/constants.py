@@ -11,7 +11,9 @@ from equipoise.paper.lemma1 import exact_v
 from equipoise.planning.bounds import Problem, corrected_plan, trainability
 from equipoise.planning.candidates import Candidate, option_of, smallest
 from equipoise.planning.plan import Changes, Plan, Prediction, Question
+from equipoise.privacy.events import Event
 from equipoise.privacy.gaussian import noise_sigma
+from equipoise.privacy.lattice import spacing
 
 
 def plan_constants(question: Question, epsilon: float) -> Plan:
@@ -30,7 +32,9 @@ def plan_constants(question: Question, epsilon: float) -> Plan:
         candidate = Candidate(dp_scaffnew.SPEC.name, corrected.eta, tau, K, problem.clip, 1.0)
         sensitivity = promise.sensitivity(problem.clip)
         sigma = noise_sigma(epsilon, promise.delta, K, sensitivity)
-        chosen = candidate.option("plan", sigma, promise, clients)
+        gamma = spacing(problem.clip, sigma, promise.sums(clients))
+        event = Event("client", promise.neighbours, sensitivity, sigma, 1.0, K, gamma)
+        chosen = candidate.option("plan", event, promise, clients)
     printed = option_of("Corollary 1 as printed", corollary_1(problem, v))
     return Plan(
         verdict="train" if worth else "do not train",

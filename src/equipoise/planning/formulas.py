@@ -53,7 +53,7 @@ def _displacement(context: Context) -> Option:
     predicted = context.predict(problem.try_out(plain, SEEDS))
     option = plain.option(
         "displacement law",
-        problem.sigma(plain),
+        problem.event(plain),
         problem.promise,
         problem.facts.clients,
         predicted,

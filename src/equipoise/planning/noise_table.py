@@ -21,7 +21,7 @@ def plan_noise(
         run = _run(question, facts, epsilon, T, tau, C)
         event = run.mechanism.events(run, facts, (tau,) * (T // tau))[0]
         sigma, sampled = event.sigma, event.rate < 1
-        client_sigma = promise.client_sigma(sigma, facts.clients)
+        client_sigma = promise.client_sigma(sigma, facts.clients, event.lattice)
         levels.append(
             NoiseLevel(local_steps=tau, rounds=T // tau, sigma=sigma, client_sigma=client_sigma)
         )

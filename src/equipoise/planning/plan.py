@@ -59,6 +59,7 @@ class Option(BaseModel):
     noise_in: str | None = None
     sigma: Real | None = None
     client_sigma: Real | None = None
+    lattice: Real | None = None
     bound: Real | None = None
     distance: Real | None = None
     v: Real | None = None

@@ -232,7 +232,7 @@ def _plan(question: Question, problem: PlanningProblem, public: Public) -> Plan:
 def _option(origin: str, trial: Trial, problem: PlanningProblem, public: Public) -> Option:
     return trial.candidate.option(
         origin,
-        problem.sigma(trial.candidate),
+        problem.event(trial.candidate),
         problem.promise,
         public.facts.clients,
         public.predict(trial),

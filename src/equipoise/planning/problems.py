@@ -17,6 +17,8 @@ from equipoise.planning.plan import Changes, Question
 from equipoise.planning.screening import Screen, screen, shortlist
 from equipoise.planning.surrogate import Surrogate
 from equipoise.planning.trial import Stages, Trial, TrialNoise, race, try_plan
+from equipoise.privacy.clip import own_lattice
+from equipoise.privacy.events import Event
 from equipoise.privacy.gaussian import gdp_mu
 from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.mechanisms.mechanism import Mechanism
@@ -49,8 +51,8 @@ class PlanningProblem(Protocol):
 
     def try_out(self, candidate: Candidate, seeds: range) -> Trial: ...
 
-    def sigma(self, candidate: Candidate) -> float:
-        """What protects one release of the real run."""
+    def event(self, candidate: Candidate) -> Event:
+        """What protects the releases of the real run's first client."""
         ...
 
     def choose(self, trials: Iterable[Trial], question: Question) -> Trial:
@@ -89,7 +91,7 @@ class ClientProblem:
     def _noise_per_clip(self, promise: Promise, clients: int) -> float:
         """Of the average, per coordinate, for one release with C = 1."""
         once = Candidate(next(iter(ALGORITHMS)), 1.0, 1, 1, 1.0, 1.0, self.place.noise_in)
-        sigma = _sigma(once, promise, self.facts)
+        sigma = _event(once, promise, self.facts).sigma
         return promise.client_sigma(sigma, clients) / math.sqrt(clients)
 
     def nu2(self, candidate: Candidate) -> float:
@@ -117,8 +119,8 @@ class ClientProblem:
         screened = screen(self.surrogate, what, place)
         return [replace(candidate, noise_in=place.noise_in) for candidate in screened]
 
-    def sigma(self, candidate: Candidate) -> float:
-        return _sigma(candidate, self.promise, self.facts)
+    def event(self, candidate: Candidate) -> Event:
+        return _event(candidate, self.promise, self.facts)
 
     def try_out(self, candidate: Candidate, seeds: range) -> Trial:
         return self.try_with(candidate, seeds, self.noise_per_clip)
@@ -132,8 +134,9 @@ class ClientProblem:
         averaged = noise_per_clip * candidate.clip * math.sqrt(candidate.rounds)
         sigma, rates = averaged * math.sqrt(self.surrogate.number), (1.0,) * self.surrogate.number
         noise = TrialNoise(seeds)
-        gradient = self.place.gradient(self.surrogate.clients, candidate.clip, sigma, rates, noise)
-        releaser = self.place.releaser(candidate.clip, sigma)
+        clip, lattice = candidate.clip, own_lattice(candidate.clip, sigma)
+        gradient = self.place.gradient(self.surrogate.clients, clip, sigma, lattice, rates, noise)
+        releaser = self.place.releaser(clip, sigma, lattice)
         return try_plan(self.surrogate, candidate, gradient, releaser, noise, len(seeds))
 
     def choose(self, trials: Iterable[Trial], question: Question) -> Trial:
@@ -270,24 +273,25 @@ class RecordProblem:
         shares = (1.0, 0.3) if place.by_stability else (1.0, 0.3, 0.1)
         return [share * longest for share in shares]
 
-    def sigma(self, candidate: Candidate) -> float:
+    def event(self, candidate: Candidate) -> Event:
         """Of the sum of a client's gradients, or of its message: from the mechanism itself."""
-        return _sigma(candidate, self.promise, self.facts)
+        return _event(candidate, self.promise, self.facts)
 
     def try_out(self, candidate: Candidate, seeds: range) -> Trial:
         """The plan on the stand-ins, whose mean gradients get the noise that those of real clients
         would have."""
         noise = TrialNoise(seeds)
         place = mechanism("record", candidate.noise_in)
-        sigma = self.promise.client_sigma(self.sigma(candidate), self.facts.clients)
+        sigma = self.promise.client_sigma(self.event(candidate).sigma, self.facts.clients)
         # Fewer stand-ins than clients: the noise of the average counts.
         fewer = math.sqrt(self.surrogate.number / self.facts.clients)
         scaled = sigma * fewer
         if not place.noises_message:
             scaled = sigma * self.clients.sizes[0] / self.records * fewer
         rates = (1.0,) * self.surrogate.number
-        gradient = place.gradient(self.clients, candidate.clip, scaled, rates, noise)
-        releaser = place.releaser(candidate.clip, scaled)
+        lattice = own_lattice(0.0, scaled)
+        gradient = place.gradient(self.clients, candidate.clip, scaled, lattice, rates, noise)
+        releaser = place.releaser(candidate.clip, scaled, lattice)
         return try_plan(self.surrogate, candidate, gradient, releaser, noise, len(seeds))
 
     def choose(self, trials: Iterable[Trial], question: Question) -> Trial:
@@ -353,10 +357,10 @@ def _price(candidate: Candidate, round_cost: float) -> float:
     return candidate.rounds * (candidate.local_steps + round_cost)
 
 
-def _sigma(candidate: Candidate, promise: Promise, facts: Facts) -> float:
+def _event(candidate: Candidate, promise: Promise, facts: Facts) -> Event:
     run = _run(candidate, promise, facts)
     schedule = (candidate.local_steps,) * candidate.rounds
-    return run.mechanism.events(run, facts, schedule)[0].sigma
+    return run.mechanism.events(run, facts, schedule)[0]
 
 
 def _run(candidate: Candidate, promise: Promise, facts: Facts) -> Run:

@@ -20,6 +20,7 @@ from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.surrogate import Surrogate
 from equipoise.planning.trial import TrialNoise
+from equipoise.privacy.clip import own_lattice
 from equipoise.privacy.mechanisms.mechanism import Mechanism
 from equipoise.seeds import stream
 
@@ -114,8 +115,10 @@ def _run(
         clip = C.unsqueeze(-1)
         sigma = what.noise_per_clip * clip * math.sqrt(K * N)
         algorithm = algorithm_spec(what.algorithm).make(Hyper(eta, 1 / tau, clip, what.options))
-        gradient = place.gradient(surrogate.clients, clip, sigma, (1.0,) * N, noise)
-        fleet = SimulatedFleet(N, gradient, algorithm, place.releaser(clip, sigma), noise)
+        lattice = own_lattice(clip, sigma)
+        gradient = place.gradient(surrogate.clients, clip, sigma, lattice, (1.0,) * N, noise)
+        releaser = place.releaser(clip, sigma, lattice)
+        fleet = SimulatedFleet(N, gradient, algorithm, releaser, noise)
         start = surrogate.x0.expand(len(clips), what.seeds, -1)
         *_, last = server_rounds(start, (tau,) * K, fleet, gamma)
         ended.append(last.x)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from equipoise.planning.candidates import Candidate
 from equipoise.planning.surrogate import Surrogate
 from equipoise.privacy.mechanisms.mechanism import Releaser
 from equipoise.privacy.noise import NoiseSource
+from equipoise.privacy.samplers import Law
 from equipoise.seeds import stream
 
 
@@ -48,6 +50,13 @@ class TrialNoise:
 
     def __init__(self, seeds: range) -> None:
         self._seeds = seeds
+
+    def whole(
+        self, law: Law, round: int, shape: tuple[int, ...], scale: Any
+    ) -> NDArray[np.float64]:
+        """Of either law, as near as a trial needs it."""
+        noise: NDArray[np.float64] = np.rint(scale * self.normals(round, shape))
+        return noise
 
     def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
         return np.stack([_normals(seed, round, *shape[-2:]) for seed in self._seeds])

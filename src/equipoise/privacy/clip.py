@@ -1,5 +1,4 @@
-"""Clip and the Gaussian release: what turns a private update into something that may leave (Alg. 1,
-l. 9-10)."""
+"""Clip and noise: what turns a private update into something that may leave (Alg. 1, l. 9-10)."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +7,9 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
+from equipoise.privacy.lattice import BITS, NOT_ROUNDED, Lattice, spacing
 from equipoise.privacy.noise import NoiseSource
+from equipoise.privacy.samplers import Law
 
 _SMALLEST, _EPS = torch.finfo(torch.float64).tiny, torch.finfo(torch.float64).eps
 # lengths below this, and thresholds above its inverse, are far from what float32 cannot hold
@@ -17,14 +18,19 @@ _ORDINARY = 1e15
 
 @dataclass(frozen=True)
 class ClippedRelease:
-    """Release clip(update) + N(0, sigma^2 I), for the update of each client on the last axis.
+    """Release clip(update) + noise of standard deviation sigma, for the update of each client on
+    the last axis.
 
+    What leaves is a whole multiple of the lattice's step gamma in every coordinate. The clip is C -
+    gamma sqrt(d) / 2, so that the update is no longer than C after it was rounded to the lattice.
     Without noise (`sigma` = 0) and without bound (`clip` = inf) it is the identity: not private,
-    the same code. Both may be tensors that broadcast against the update, e.g. [runs, 1, 1].
+    the same code. All may be tensors that broadcast against the update, e.g. [runs, 1, 1]. The
+    lattice is that of a message that is seen by itself, unless it is said.
     """
 
     clip: float | Tensor
     sigma: float | Tensor
+    lattice: Lattice = None  # type: ignore[assignment]  # made below
 
     def __post_init__(self) -> None:
         noisy, unclipped = _double(self.sigma) > 0, _double(self.clip).isinf()
@@ -32,34 +38,91 @@ class ClippedRelease:
             not bool((noisy & unclipped).any()),
             "clip=inf with noise: unclipped updates have unbounded sensitivity",
         )
+        if self.lattice is None:
+            object.__setattr__(self, "lattice", own_lattice(self.clip, self.sigma))
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
-        return _noised(clip(zero_unless_finite(update), self.clip), self.sigma, noise, round)
+        lost = _double(self.lattice.gamma) * (math.sqrt(update.shape[-1]) / 2)
+        clipped = clip(zero_unless_finite(update), self.clip - lost)
+        return on_lattice(clipped, self.sigma, self.lattice, noise, round)
 
 
 @dataclass(frozen=True)
 class NoisedRelease:
-    """Release update + N(0, sigma^2 I): for updates of bounded sensitivity, which need no clip."""
+    """Release update + noise, on the lattice: for updates of bounded sensitivity, which need no
+    clip. Rounding may add gamma sqrt(d) to that sensitivity."""
 
     sigma: float | Tensor
+    lattice: Lattice
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
-        return _noised(zero_unless_finite(update), self.sigma, noise, round)
+        return on_lattice(zero_unless_finite(update), self.sigma, self.lattice, noise, round)
+
+
+@dataclass(frozen=True)
+class RoundedRelease:
+    """Release the update, rounded to the lattice: for updates that hide noised gradients."""
+
+    lattice: Lattice
+
+    def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
+        return _rounded(zero_unless_finite(update), self.lattice)
 
 
 @dataclass(frozen=True)
 class AsItIs:
-    """Release the update itself: for updates that are made of noised gradients."""
+    """Release the update itself: for updates that are made of gradients released before."""
+
+    lattice: Lattice = NOT_ROUNDED
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
         return zero_unless_finite(update)
 
 
-def _noised(sent: Tensor, sigma: float | Tensor, noise: NoiseSource, round: int) -> Tensor:
-    if not _double(sigma).any():
+def on_lattice(
+    sent: Tensor, sigma: float | Tensor, lattice: Lattice, noise: NoiseSource, round: int
+) -> Tensor:
+    """The vector rounded to the lattice, plus noise that is on the lattice by itself.
+
+    In float64, where both are exact: a whole number of steps below 2^53, times a power of two.
+    """
+    gamma = _double(lattice.gamma)
+    if not gamma.any():
         return sent
-    normals = torch.tensor(noise.normals(round, tuple(sent.shape)))
-    return sent + (sigma * normals).to(sent.dtype)
+    scale = torch.where(gamma > 0, _double(sigma) / gamma, 1.0)
+    law: Law = "discrete" if lattice.sums else "rounded"
+    drawn = torch.tensor(noise.whole(law, round, tuple(sent.shape), scale.numpy()))
+    return _rounded(sent, lattice) + gamma * drawn
+
+
+def _rounded(sent: Tensor, lattice: Lattice) -> Tensor:
+    """The nearest point of the lattice; where its step is 0, the vector itself."""
+    gamma = _double(lattice.gamma)
+    step = torch.where(gamma > 0, gamma, 1.0)
+    nearest = (sent.double() / step).round() * step
+    return nearest if bool((gamma > 0).all()) else torch.where(gamma > 0, nearest, sent.double())
+
+
+def average(releases: Tensor, lattice: Lattice) -> Tensor:
+    """The mean of the clients' releases [..., clients, d]. Where only sums are seen, whole numbers
+    are summed modulo 2^32, as masks need it."""
+    if not lattice.sums:
+        return releases.mean(-2)
+    total, gamma = releases.sum(-2), _double(lattice.gamma)
+    gamma = gamma.squeeze(-2) if gamma.dim() > 1 else gamma
+    step = torch.where(gamma > 0, gamma, 1.0) * 2.0**BITS
+    wraps = (total / step).round()
+    return torch.where(gamma > 0, total - wraps * step, total) / releases.shape[-2]
+
+
+def own_lattice(reach: float | Tensor, sigma: float | Tensor) -> Lattice:
+    """The lattice of messages that are seen by themselves: `spacing` for every reach and sigma,
+    which broadcast."""
+    # Zeros of the other's shape: what broadcasts is then as long as both.
+    sigmas = _double(sigma) + torch.zeros_like(_double(reach))
+    reaches = _double(reach) + torch.zeros_like(sigmas)
+    steps = map(spacing, reaches.flatten().tolist(), sigmas.flatten().tolist())
+    return Lattice(torch.tensor([*steps], dtype=torch.float64).reshape(sigmas.shape))
 
 
 def zero_unless_finite(update: Tensor) -> Tensor:

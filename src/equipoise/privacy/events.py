@@ -12,9 +12,13 @@ from equipoise.privacy.promise import OVER_CLIP, Neighbours, Unit
 class Event:
     """One kind of release, as an accountant, a ledger row and guarantee.md see it.
 
-    `count` times, adaptively, the adversary sees v + N(0, sigma^2 I), where v moves by at most
-    `sensitivity` (L2 norm) if one unit changes into a neighbour. With rate < 1, v is a sum over a
-    secret Poisson sample of that rate.
+    `count` times, adaptively, the adversary sees what post-processing makes of v + N(0, sigma^2 I),
+    where v moves by at most `sensitivity` (L2 norm) if one unit changes into a neighbour. With rate
+    < 1, v is a sum over a secret Poisson sample of that rate.
+
+    lattice   gamma: all that is seen is a whole multiple of it; 0 where there is no noise
+    slack     a: the probability of every outcome of all of it is within e^(+-a) of that
+              post-processing (`lattice.sum_slack`)
     """
 
     unit: Unit
@@ -23,6 +27,8 @@ class Event:
     sigma: float
     rate: float
     count: int
+    lattice: float = 0.0
+    slack: float = 0.0
 
     @property
     def mu(self) -> float | None:
@@ -40,7 +46,7 @@ class Event:
         from equipoise.privacy.sampled import sampled_epsilon
 
         if self.rate == 1 or self.sigma == 0:
-            return epsilon_spent(self.sigma, self.count, self.sensitivity, delta)
+            return epsilon_spent(self.sigma, self.count, self.sensitivity, delta, self.slack)
         noise = self.sigma / (self.sensitivity / OVER_CLIP[self.neighbours])
         return sampled_epsilon(noise, self.count, self.rate, delta, self.neighbours)
 
@@ -84,6 +90,11 @@ class Account(NamedTuple):
     def sigma(self) -> float:
         """Of what protects one release, per coordinate (the largest, if clients differ)."""
         return max(event.sigma for event in self.events)
+
+    @property
+    def lattice(self) -> float:
+        """gamma, of which all that is seen is a whole multiple; one for all clients."""
+        return max(event.lattice for event in self.events)
 
     @property
     def sampled(self) -> bool:

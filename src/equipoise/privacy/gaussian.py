@@ -109,11 +109,16 @@ def noise_sigma(epsilon: float, delta: float, releases: int, sensitivity: float)
 
 
 @lru_cache(maxsize=1024)
-def epsilon_spent(sigma: float, releases: int, sensitivity: float, delta: float) -> float:
+def epsilon_spent(
+    sigma: float, releases: int, sensitivity: float, delta: float, slack: float = 0.0
+) -> float:
     """The smallest epsilon for which `releases` releases with noise `sigma` are (epsilon,
     delta)-DP, rounded up.
 
-    0 where even epsilon = 0 holds (total variation at most delta); infinite without noise.
+    0 where even epsilon = 0 holds (total variation at most delta); infinite without noise. Of
+    outcomes whose probabilities are within e^(+-slack) of the Gaussian ones, with epsilon 2 slack
+    larger and delta e^slack times as large (`lattice.sum_slack`: a slack below 2^-60 is far within
+    the margin of `log_delta`).
     """
     _check_releases(releases, sensitivity)
     require(0 < delta < 1, f"delta={delta} is not in (0, 1)")
@@ -125,12 +130,12 @@ def epsilon_spent(sigma: float, releases: int, sensitivity: float, delta: float)
     mu = sensitivity * math.sqrt(releases) / sigma
 
     def is_safe(epsilon: float) -> bool:
-        return log_delta(epsilon, mu) <= math.log(delta)
+        return log_delta(epsilon - 2 * slack, mu) + slack <= math.log(delta)
 
     if mu == 0 or is_safe(0.0):
         return 0.0
-    enough = mu * mu / 2 + mu * math.sqrt(
-        -2 * math.log(delta)
+    enough = (
+        2 * slack + mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     )  # by zCDP, rho = mu^2/2 (Bun and Steinke 2016)
     while enough < math.inf and not is_safe(enough):  # rounding alone: doubles at most once
         enough *= 2

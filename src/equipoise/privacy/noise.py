@@ -1,5 +1,5 @@
-"""Where the randomness of the noise comes from: AES-256 in counter mode, turned into normals by Box
-and Muller.
+"""Where the randomness of the noise comes from: AES-256 in counter mode, turned into noise by
+`samplers`.
 
 `SecretNoise` takes a fresh key from the operating system for every draw, so nothing can be
 repeated, predicted, or shared by two processes. `SimulatedNoise` derives its key from a seed:
@@ -10,30 +10,36 @@ made with it says so.
 import math
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
+from equipoise.privacy.samplers import Law, Stream, unit_pairs, whole_numbers
 from equipoise.seeds import digest
 
-Draw = Callable[[list[bytes], bytes, int], NDArray[np.float64]]
-_AT_ONCE = 1 << 17  # normals made at a time: what fits the processor's cache
+Floats = NDArray[np.float64]
+Draw = Callable[[list[Stream], int], Floats]
+_AT_ONCE = 1 << 15  # pairs of normals made at a time: what fits the processor's cache
 
 
 class NoiseSource(Protocol):
-    """Independent standard normals for every noisy release, and secret coins for every sample of
-    records."""
+    """Independent noise for every release, and secret coins for every sample of records."""
 
     name: str
 
-    def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Normals of shape [..., clients, d] (or [d] for one client alone) for this round's
-        release."""
+    def whole(self, law: Law, round: int, shape: tuple[int, ...], scale: Any) -> Floats:
+        """Whole numbers of shape [..., clients, d] (or [d] for one client alone) for this round's
+        release, by the law and with the standard deviation `scale`, a number or an array that
+        broadcasts."""
         ...
 
-    def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    def normals(self, round: int, shape: tuple[int, ...]) -> Floats:
+        """Standard normals, for noise that is not released by itself: in double precision, and no
+        more exact than that."""
+        ...
+
+    def uniforms(self, step: int, shape: tuple[int, ...]) -> Floats:
         """Uniforms on (0, 1) of shape [..., clients, records] (or [records]) for the sample of this
         local step."""
         ...
@@ -44,15 +50,26 @@ class SecretNoise:
 
     name = "AES-256-CTR keyed by the operating system"
 
-    def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return standard_normals(os.urandom(32), os.urandom(16), math.prod(shape)).reshape(shape)
+    def whole(self, law: Law, round: int, shape: tuple[int, ...], scale: Any) -> Floats:
+        scale = np.asarray(scale, dtype=np.float64)
+        shape = np.broadcast_shapes(shape, scale.shape)
+        rows = math.prod(shape[:-1])
+        scales = np.broadcast_to(scale, (*shape[:-1], 1)).reshape(1, 1, rows, 1)
+        return whole_numbers(law, [_fresh()], rows, shape[-1], scales).reshape(shape)
 
-    def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return standard_uniforms(os.urandom(32), os.urandom(16), math.prod(shape)).reshape(shape)
+    def normals(self, round: int, shape: tuple[int, ...]) -> Floats:
+        return _normals([_fresh()], math.prod(shape)).reshape(shape)
+
+    def uniforms(self, step: int, shape: tuple[int, ...]) -> Floats:
+        return _uniforms([_fresh()], math.prod(shape)).reshape(shape)
+
+
+def _fresh() -> Stream:
+    return Stream(os.urandom(32), os.urandom(16))
 
 
 class SimulatedNoise:
-    """Reproducible noise: client i's normals in round k depend only on (seed, i, k).
+    """Reproducible noise: client i's noise in round k depends only on (seed, i, k).
 
     `first_client` says which client the first row is, so that one client alone draws what it draws
     among all. Stacked runs [runs, clients, d] share their noise (common random numbers); of [seeds,
@@ -61,69 +78,53 @@ class SimulatedNoise:
 
     def __init__(self, *seeds: int, first_client: int = 0) -> None:
         self.name = f"simulated from seed {', '.join(map(str, seeds))}: not private"
-        self._keys = [
-            [digest(32, seed, f"simulated {what}") for seed in seeds]
+        self._keys = {
+            what: [digest(32, seed, f"simulated {what}") for seed in seeds]
             for what in ("noise", "sample")
-        ]
+        }
         self._first_client = first_client
 
-    def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return self._rows(_normals, self._keys[0], round, shape)
+    def whole(self, law: Law, round: int, shape: tuple[int, ...], scale: Any) -> Floats:
+        scale = np.asarray(scale, dtype=np.float64)
+        axes = max(len(shape), scale.ndim)
+        seeds, settings, clients, d = (1,) * (4 - len(shape)) + shape
+        scales = scale.reshape((1,) * (4 - scale.ndim) + scale.shape)
+        drawn = whole_numbers(law, self._streams("noise", round, d), clients, d, scales)
+        full = np.broadcast_shapes(drawn.shape, (seeds, settings, clients, d))
+        return np.broadcast_to(drawn, full).reshape(full[4 - axes :])
 
-    def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return self._rows(_uniforms, self._keys[1], step, shape)
+    def normals(self, round: int, shape: tuple[int, ...]) -> Floats:
+        return self._rows(_normals, "noise", round, shape)
 
-    def _rows(
-        self, draw: Draw, keys: list[bytes], number: int, shape: tuple[int, ...]
-    ) -> NDArray[np.float64]:
+    def uniforms(self, step: int, shape: tuple[int, ...]) -> Floats:
+        return self._rows(_uniforms, "sample", step, shape)
+
+    def _rows(self, draw: Draw, what: str, number: int, shape: tuple[int, ...]) -> Floats:
         clients, length = shape[-2:] if len(shape) > 1 else (1, shape[0])
         even = length + length % 2  # a row starts on a block of 16 bytes, which makes two numbers
-        start = number.to_bytes(8) + (self._first_client * even // 2).to_bytes(8)
-        rows = draw(keys, start, clients * even).reshape(len(keys), 1, clients, even)[..., :length]
+        drawn = draw(self._streams(what, number, length), clients * even)
+        rows = drawn.reshape(len(drawn), 1, clients, even)[..., :length]
         if len(shape) > 3:
             return rows
         return np.broadcast_to(rows[0, 0] if len(shape) > 1 else rows[0, 0, 0], shape)
 
-
-def standard_normals(key: bytes, start: bytes, count: int) -> NDArray[np.float64]:
-    """`count` standard normals from AES-256-CTR under `key`, its counter beginning at `start` (16
-    bytes)."""
-    return _normals([key], start, count).reshape(count)
-
-
-def standard_uniforms(key: bytes, start: bytes, count: int) -> NDArray[np.float64]:
-    """`count` uniforms on (0, 1), odd multiples of 2^-53, from AES-256-CTR as above."""
-    return _uniforms([key], start, count).reshape(count)
+    def _streams(self, what: str, number: int, length: int) -> list[Stream]:
+        """One for each seed, beginning with the row of the first client."""
+        start = number.to_bytes(8) + (self._first_client * -(-length // 2)).to_bytes(8)
+        return [Stream(key, start) for key in self._keys[what]]
 
 
-def _normals(keys: list[bytes], start: bytes, count: int) -> NDArray[np.float64]:
-    """[keys, count]: those of several keys in one computation."""
-    encryptors = [Cipher(algorithms.AES(key), modes.CTR(start)).encryptor() for key in keys]
-    pairs = np.empty((len(keys), -(-count // 2), 2))
-    at_once = max(1, _AT_ONCE // 2 // len(keys))
-    for first in range(0, pairs.shape[1], at_once):
-        part = pairs[:, first : first + at_once]
-        bits = b"".join(encryptor.update(bytes(part[0].nbytes)) for encryptor in encryptors)
-        box_muller(np.frombuffer(bits, "<u8").reshape(part.shape), part)
-    return pairs.reshape(len(keys), -1)[:, :count]
+def _normals(streams: list[Stream], count: int) -> Floats:
+    """[streams, count]."""
+    pairs = np.empty((len(streams), -(-count // 2), 2))
+    for s, stream in enumerate(streams):
+        for first in range(0, pairs.shape[1], _AT_ONCE):
+            part = pairs[s, first : first + _AT_ONCE]
+            part[:], _ = unit_pairs(stream.blocks(first, len(part)))
+    return pairs.reshape(len(streams), -1)[:, :count]
 
 
-def _uniforms(keys: list[bytes], start: bytes, count: int) -> NDArray[np.float64]:
-    encryptors = (Cipher(algorithms.AES(key), modes.CTR(start)).encryptor() for key in keys)
-    bits = np.frombuffer(
-        b"".join(encryptor.update(bytes(8 * count)) for encryptor in encryptors), "<u8"
-    )
-    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5).reshape(len(keys), count) * 2.0**-52
-
-
-def box_muller(bits: NDArray[np.uint64], normals: NDArray[np.float64]) -> None:
-    """Turn pairs of 64-bit integers into pairs of normals: sqrt(-2 ln u) (cos, sin)(2 pi w), u and
-    w uniform.
-
-    All 64 bits of u count, so the tail reaches sqrt(2 * 65 ln 2) = 9.49 standard deviations.
-    """
-    uniform = (bits + 0.5) * 2.0**-64  # in (0, 1]
-    radius = np.sqrt(-2 * np.log(uniform[..., 0]))
-    angle = 2 * np.pi * uniform[..., 1]
-    np.multiply(radius, np.cos(angle), out=normals[..., 0])
-    np.multiply(radius, np.sin(angle), out=normals[..., 1])
+def _uniforms(streams: list[Stream], count: int) -> Floats:
+    """[streams, count], odd multiples of 2^-53."""
+    bits = np.stack([stream.blocks(0, -(-count // 2)).reshape(-1)[:count] for stream in streams])
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52

@@ -1,6 +1,7 @@
 """Noise in every local gradient: what makes local steps private for one record, whatever is done
 with them afterwards."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import DataError, require
+from equipoise.privacy.clip import on_lattice
+from equipoise.privacy.lattice import Lattice
 from equipoise.privacy.noise import NoiseSource
 
 _DRAWS = 2**62  # where the numbering of coins for what is random in a model begins
@@ -39,15 +42,18 @@ class RecordClients(Protocol):
 
 @dataclass(frozen=True)
 class NoisyGradient:
-    """(sum of clipped gradients of a Poisson sample + N(0, sigma^2 I)) / expected size of the
-    sample, plus the regulariser.
+    """(sum of clipped gradients of a Poisson sample + noise) / expected size of the sample, plus
+    the regulariser.
 
     rates      the sampling rate of each client
     sigma      of the noise in the sum; one number, or one for each client [clients, 1]
     C          the clip of each record's gradient
+    lattice    where the noised sum lies; None: nobody sees a sum by itself, and the noise is a
+               normal number in double precision
 
     A record is in the sample by a secret coin of its own, so neither the sample nor its size is
-    known to anybody.
+    known to anybody. Every record's gradient is clipped to so much less than C that rounding the
+    sum to the lattice adds nothing to what one record can move.
     """
 
     clients: RecordClients
@@ -55,6 +61,7 @@ class NoisyGradient:
     sigma: float | Tensor
     rates: tuple[float, ...]
     noise: NoiseSource
+    lattice: Lattice | None
 
     def __post_init__(self) -> None:
         for client, (size, rate) in enumerate(zip(self.clients.sizes, self.rates, strict=True)):
@@ -68,8 +75,11 @@ class NoisyGradient:
         """The private gradient of every client at its x [..., clients, d], at local step t; of one
         client alone at x [d]."""
         draw = int(2**52 * self.noise.uniforms(_DRAWS + t, (1, 1)).flat[0])
-        total = self.clients.clipped_sum(x, self._sample(x, t), self.C, draw).double()
-        if torch.as_tensor(self.sigma).any():
+        C = inner_clip(self.C, self.lattice, x.shape[-1], max(self.clients.sizes))
+        total = self.clients.clipped_sum(x, self._sample(x, t), C, draw).double()
+        if self.lattice is not None:
+            total = on_lattice(total, self.sigma, self.lattice, self.noise, t + 1)
+        elif torch.as_tensor(self.sigma).any():
             total = total + self.sigma * torch.tensor(self.noise.normals(t + 1, tuple(total.shape)))
         expected = [size * rate for size, rate in zip(self.clients.sizes, self.rates, strict=True)]
         mean = total / _column(expected, x)
@@ -80,6 +90,19 @@ class NoisyGradient:
             return None
         coins = torch.tensor(self.noise.uniforms(t + 1, (*x.shape[:-1], max(self.clients.sizes))))
         return coins < _column(self.rates, x)
+
+
+def inner_clip(
+    C: float | Tensor, lattice: Lattice | None, dimension: int, records: int
+) -> float | Tensor:
+    """The clip of one record's gradient with which a sum over `records` records moves by no more
+    than C for each record that is added or removed, after rounding.
+
+    Rounding two sums to the lattice moves them apart by gamma sqrt(d) at most; adding m numbers in
+    double precision, in any order, by m^2 2^-52 C (docs/privacy.md).
+    """
+    gamma = 0.0 if lattice is None else lattice.gamma
+    return C * (1 - records**2 * 2.0**-52) - gamma * math.sqrt(dimension)
 
 
 def _column(numbers: Sequence[float], x: Tensor) -> Tensor:

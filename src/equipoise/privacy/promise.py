@@ -1,10 +1,10 @@
 """What is promised: how much may leak, about whom, and seen by whom."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from equipoise.errors import require
+from equipoise.privacy.lattice import Sums, discrete_sigma
 
 Unit = Literal["client", "record"]
 Neighbours = Literal["replace-one", "zero-out", "add-remove"]
@@ -104,16 +104,12 @@ class Promise:
         seen."""
         return clients if self.trust == "local" else clients * (clients - (self.colluding or 0))
 
-    def client_sigma(self, sigma: float, clients: int) -> float:
-        """What one client adds so that the adversary sees `sigma`: all of it, or sigma / sqrt(N -
-        c).
+    def sums(self, clients: int) -> Sums | None:
+        """What the adversary sees only as sums; None where it sees every message."""
+        return None if self.trust == "local" else Sums(clients, clients - (self.colluding or 0))
 
-        Rounded up.
-        """
-        if self.trust == "local":
-            return sigma
-        honest = clients - (self.colluding or 0)
-        share = sigma / math.sqrt(honest)
-        while share * math.sqrt(honest) < sigma:
-            share = math.nextafter(share, math.inf)
-        return share
+    def client_sigma(self, sigma: float, clients: int, gamma: float = 0.0) -> float:
+        """What one client adds so that the adversary sees `sigma`: all of it, or its share of a sum
+        in steps of gamma."""
+        sums = self.sums(clients)
+        return discrete_sigma(sigma, gamma, sums) if sums else sigma

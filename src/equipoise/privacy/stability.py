@@ -64,6 +64,13 @@ class Stability:
         """S_tau: D_{t+1} <= c D_t + step_difference, D_0 = 0."""
         return self.step_difference * _geometric(self.contraction, self.local_steps) * _ROUNDING
 
+    @property
+    def reach(self) -> float:
+        """2 eta tau G: the longest message from a model within G / mu of zero, where all minimisers
+        lie. Gradient steps that contract do not lengthen the gradient, which is G + mu |x| at most
+        at the first."""
+        return 2 * self.eta * self.local_steps * self.gradient_bound
+
     def hidden_state_mu(self, step_noise: float) -> float:
         """mu of a round whose every local step adds eta N(0, step_noise^2) and which shows its last
         model only.

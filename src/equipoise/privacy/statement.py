@@ -30,6 +30,19 @@ TRUST = {
 }
 
 
+LAW = {
+    "local": "a Gaussian of standard deviation sigma, rounded to the lattice and sampled exactly: "
+    "what leaves is post-processing of exact Gaussian noise",
+    "secure-aggregation": "discrete Gaussian on the lattice, sampled exactly and summed modulo "
+    "2^32 steps: the sum of the honest clients' noise hides at least as much as Gaussian noise of "
+    "sigma, up to factors that epsilon includes",
+}
+FLOATING_POINT = (
+    "Gaps between floating-point numbers: the lowest bits of a release can tell more than epsilon "
+    "allows. (Made by a version that did not yet round releases to a lattice.)"
+)
+
+
 def statement(result: Result, model_sha256: str | None = None) -> str:
     """Markdown; the numbers in its tables are written so that they read back exactly."""
     title, promised = "# Privacy guarantee of a training run", "## What is guaranteed"
@@ -86,9 +99,19 @@ def _released(result: Result) -> dict[str, str]:
         "sigma is": f"per coordinate, of {_noised(result)}",
         "sigma of one client": _number(result.client_sigma),
         "schedule": f"{run.schedule}, drawn before training from public values only",
+        **_lattice(result),
         "noise source": result.noise_source,
         "noise rule": rule,
     }
+
+
+def _lattice(result: Result) -> dict[str, str]:
+    """Where releases lie, and the law of the noise that was drawn."""
+    run = result.run
+    if not result.lattice:
+        return {}
+    steps = f"{_number(result.lattice)}: every coordinate that leaves is a whole multiple of it"
+    return {"lattice": steps, "law of the noise": run.mechanism.words.law or LAW[run.trust]}
 
 
 def _noised(result: Result) -> str:
@@ -200,9 +223,11 @@ def _not_covered(result: Result) -> list[str]:
         "budget, and together they spend more than any of them.",
         "Anything a client publishes in other ways, and its own log, which stays with it.",
         "How long a client takes for a round.",
-        "Gaps between floating-point numbers: the lowest bits of a release can tell more than "
-        "epsilon allows.",
     ]
+    if result.account.sigma > 0 and not result.lattice:
+        items.append(FLOATING_POINT)
+    if result.run.mechanism.words.not_covered:
+        items.append(result.run.mechanism.words.not_covered)
     if result.run.diagnostics:
         items.append("The diagnostics, which show private values without noise.")
     if result.run.trust == "secure-aggregation":

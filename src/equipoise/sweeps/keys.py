@@ -11,7 +11,7 @@ from typing import Any
 from equipoise.algorithms.catalogue import algorithm_spec
 from equipoise.settings import Run, Settings
 
-NUMBERS = 1  # the version of the arithmetic: raise it when the numbers change that a run gives
+NUMBERS = 2  # the version of the arithmetic: raise it when the numbers change that a run gives
 
 
 @lru_cache
@@ -21,12 +21,19 @@ def _defaults(model: type[Settings]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=2**14)
-def run_key(run: Run, data: str) -> str:
-    """The key of a run on data with this fingerprint."""
+def run_key(run: Run, data: str, numbers: int | None = None) -> str:
+    """The key of a run on data with this fingerprint, in this version of the arithmetic."""
     document = run.model_dump(mode="json")
     defaults = _defaults(Settings)
     given = {name: value for name, value in document.items() if value != defaults.get(name)}
-    return _digest({"run": given, "data": data, "numbers": NUMBERS})
+    return _digest({"run": given, "data": data, "numbers": numbers or NUMBERS})
+
+
+def older_keys(run: Run, data: str) -> list[str]:
+    """The keys that the same run had in earlier versions of the arithmetic, whose numbers this one
+    replaces."""
+    first = key_of_version_0_1(run, data)
+    return [*(run_key(run, data, n) for n in range(1, NUMBERS)), *([first] if first else [])]
 
 
 @lru_cache(maxsize=2**14)

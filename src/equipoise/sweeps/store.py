@@ -10,7 +10,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -60,11 +60,13 @@ PATIENCE = 60.0  # seconds to wait for another process that writes
 
 
 class Finished(NamedTuple):
-    """A run that is done: its key, its result, and the seconds of processor time that it took."""
+    """A run that is done: its key, its result, the seconds of processor time that it took, and the
+    keys of rows that it replaces."""
 
     key: str
     result: Result
     seconds: float
+    replaces: Sequence[str] = ()
 
 
 class Store:
@@ -190,13 +192,16 @@ class Store:
         return dict(self._rows("SELECT key, error FROM failures"))
 
     def add(self, sweep: str, finished: Iterable[Finished]) -> None:
-        """Keep finished runs: all of them, or, if this process dies now, none. A run that is there
-        already stays as it is."""
+        """Keep finished runs, in place of those that they replace: all of them, or, if this process
+        dies now, none. A run that is there already stays as it is."""
         with self._told(), self._transaction():
             given = {run.key: run for run in finished}
             kept = self.finished(given)
             new = [run for key, run in given.items() if key not in kept]
-            self._insert("runs", (_run_row(sweep, *run) for run in new))
+            replaced = [(key,) for run in new for key in run.replaces]
+            for table in ("curves", "runs", "failures"):
+                self._db.executemany(f"DELETE FROM {table} WHERE key = ?", replaced)
+            self._insert("runs", (_run_row(sweep, run) for run in new))
             self._insert("curves", (row for run in new for row in _curve_rows(run.key, run.result)))
             self._db.executemany("DELETE FROM failures WHERE key = ?", [(key,) for key in given])
 
@@ -204,19 +209,6 @@ class Store:
         """Rows that have a value for every column."""
         columns = len(self._db.execute(f"SELECT * FROM {table} LIMIT 0").description)
         self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", rows)
-
-    def rename(self, keys: dict[str, str]) -> None:
-        """Give finished and failed runs new keys, {old: new}, where the new ones are not there
-        yet.
-        """
-        known = self.finished(keys) | (self.failures().keys() & keys.keys())
-        pairs = [(keys[key], key) for key in known if keys[key] != key]
-        if not pairs:
-            return
-        with self._told(), self._transaction():
-            self._db.execute("PRAGMA defer_foreign_keys = ON")
-            for table in ("runs", "curves", "failures"):
-                self._db.executemany(f"UPDATE OR IGNORE {table} SET key = ? WHERE key = ?", pairs)
 
     def fail(self, failed: dict[str, str], error: str) -> None:
         """Note runs (key, JSON) that could not be run, and why."""
@@ -241,10 +233,11 @@ class Store:
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
-def _run_row(sweep: str, key: str, result: Result, seconds: float) -> tuple[Any, ...]:
+def _run_row(sweep: str, finished: Finished) -> tuple[Any, ...]:
     """Numbers that are not finite become NULL, and a run whose error is such a number has
     failed.
     """
+    key, result, seconds, _ = finished
     run, seen = result.run, result.per_round[-1] if result.per_round else None
     train_error = (
         seen.train_error if seen and result.curve and seen.round == result.curve[-1].round else None

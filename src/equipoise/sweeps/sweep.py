@@ -25,7 +25,7 @@ from equipoise.algorithms.schedule import schedule_of
 from equipoise.engine import can_be_stacked, shared
 from equipoise.errors import EquipoiseError
 from equipoise.settings import Run, Settings
-from equipoise.sweeps.keys import key_of_version_0_1, run_key
+from equipoise.sweeps.keys import older_keys, run_key
 from equipoise.sweeps.store import Finished, Store
 from equipoise.tasks import Task, TaskOptions, load_task
 from equipoise.training import train_together
@@ -112,8 +112,15 @@ def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
         seconds = (time.process_time() - start) / len(runs)
         results = (result for row in rows for result in row)
         done = zip(runs, results, strict=True)
-        kept.add(sweep, (Finished(keys[run], result, seconds) for run, result in done))
+        kept.add(
+            sweep,
+            (Finished(keys[run], result, seconds, _older(run)) for run, result in done),
+        )
     return None
+
+
+def _older(run: Run) -> list[str]:
+    return older_keys(run, task_for(run).fingerprint)
 
 
 def _runs_of(stack: Stack) -> list[Run]:
@@ -182,7 +189,6 @@ def sweep(
         return
     stacks = stacks_of(cells)
     with Store(store) as kept:
-        kept.rename(_older_keys(stacks))
         standing = _Standing(stacks, kept.keys(), {} if retry else kept.failures())
     yield standing.progress(standing.todo[: workers.number])
     for i, error, running in _executed(stacks, standing.todo, store, name, workers):
@@ -236,13 +242,6 @@ def _left(seconds: float, worked: int, remaining: int) -> float | None:
     if not remaining:
         return 0.0
     return seconds / worked * remaining if worked else None
-
-
-def _older_keys(stacks: list[Stack]) -> dict[str, str]:
-    """What version 0.1 called these runs, and what they are called now."""
-    runs = [run for stack in stacks for run in _runs_of(stack)]
-    older = {run: key_of_version_0_1(run, task_for(run).fingerprint) for run in runs}
-    return {key: key_of(run) for run, key in older.items() if key}
 
 
 Executed = tuple[int, str | None, list[int]]

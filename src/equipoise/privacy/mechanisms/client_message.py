@@ -8,6 +8,7 @@ from equipoise.errors import require
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
 from equipoise.privacy.gaussian import noise_sigma
+from equipoise.privacy.lattice import Lattice, check_spacing, spacing, sum_slack
 from equipoise.privacy.mechanisms.mechanism import (
     Gradient,
     Mechanism,
@@ -28,7 +29,7 @@ class ClientMessage:
     noise_in: NoiseIn = "message"
     rule = "exact"
     words = Words(
-        released="one model update per round, clipped, plus Gaussian noise",
+        released="one model update per round, clipped, plus noise",
         noised="one message",
     )
     clips_message = True
@@ -62,9 +63,12 @@ class ClientMessage:
 
     def events(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> list[Event]:
         """One release a round; all clients are alike."""
-        sensitivity = run.promise.sensitivity(run.clip)
-        sigma = self.sigma(run, facts, len(schedule))
-        return [Event("client", run.neighbours, sensitivity, sigma, 1.0, len(schedule))]
+        sensitivity, releases = run.promise.sensitivity(run.clip), len(schedule)
+        sigma, sums = self.sigma(run, facts, releases), run.promise.sums(run.clients)
+        gamma = spacing(run.clip, sigma, sums)
+        check_spacing(gamma, facts.dimension, run.clip)
+        slack = sum_slack(sigma, gamma, sums, releases * facts.dimension)
+        return [Event("client", run.neighbours, sensitivity, sigma, 1.0, releases, gamma, slack)]
 
     def follows_from(
         self, run: "Run", facts: Facts, schedule: tuple[int, ...]
@@ -72,16 +76,22 @@ class ClientMessage:
         return None
 
     def gradient(
-        self, clients: Any, clip: Any, sigma: Any, rates: tuple[float, ...], noise: "NoiseSource"
+        self,
+        clients: Any,
+        clip: Any,
+        sigma: Any,
+        lattice: Lattice,
+        rates: tuple[float, ...],
+        noise: "NoiseSource",
     ) -> Gradient:
         """Their own: nothing is noised before the message."""
         gradient: Gradient = clients.gradient
         return gradient
 
-    def releaser(self, clip: Any, sigma: Any) -> Releaser:
+    def releaser(self, clip: Any, sigma: Any, lattice: Lattice) -> Releaser:
         from equipoise.privacy.clip import ClippedRelease
 
-        return ClippedRelease(clip, sigma)
+        return ClippedRelease(clip, sigma, lattice)
 
 
 SPEC: Mechanism = ClientMessage()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from equipoise.errors import require
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
+from equipoise.privacy.lattice import Lattice
 from equipoise.privacy.promise import Unit
 
 if TYPE_CHECKING:
@@ -26,15 +27,24 @@ class Words(NamedTuple):
     released      what leaves a client, and how often
     noised        what sigma is the noise of: "one message"
     follows_from  where the sensitivity is not the clip's: what it follows from, with {constants}
+    law           the law of the noise, where trust alone does not decide it
+    not_covered   what the proof of the guarantee leaves out, if anything
     """
 
     released: str
     noised: str
     follows_from: str = ""
+    law: str = ""
+    not_covered: str = ""
 
 
 class Releaser(Protocol):
     """How a private update becomes a release."""
+
+    @property
+    def lattice(self) -> Lattice:
+        """Where releases lie."""
+        ...
 
     def release(self, update: "Tensor", noise: "NoiseSource", round: int) -> "Tensor": ...
 
@@ -85,12 +95,18 @@ class Mechanism(Protocol):
         ...
 
     def gradient(
-        self, clients: Any, clip: Any, sigma: Any, rates: tuple[float, ...], noise: "NoiseSource"
+        self,
+        clients: Any,
+        clip: Any,
+        sigma: Any,
+        lattice: Lattice,
+        rates: tuple[float, ...],
+        noise: "NoiseSource",
     ) -> Gradient:
         """The gradients that local steps use."""
         ...
 
-    def releaser(self, clip: Any, sigma: Any) -> Releaser: ...
+    def releaser(self, clip: Any, sigma: Any, lattice: Lattice) -> Releaser: ...
 
 
 def no_constant(settings: "Settings") -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
+from equipoise.privacy.lattice import Lattice, check_spacing, spacing
 from equipoise.privacy.mechanisms.mechanism import Gradient, Mechanism, NoiseIn, Releaser, Words
 from equipoise.privacy.mechanisms.record import (
     check_gradient_trust,
@@ -30,9 +31,11 @@ class RecordGradient:
     noise_in: NoiseIn = "gradient"
     rule = "exact"
     words = Words(
-        released="the sum of the clipped gradients of its records, plus Gaussian noise, at every "
-        "local step",
+        released="the sum of the clipped gradients of its records, plus noise, at every local step",
         noised="a client's sum of gradients",
+        not_covered="Rounding errors in the gradients and sums of networks in single precision. "
+        "They are not part of the sensitivity. Sums of linear models are in double precision, and "
+        "their errors are.",
     )
     clips_message = False
     noises_message = False
@@ -58,7 +61,9 @@ class RecordGradient:
         if run.epsilon < math.inf:
             noise = sampled_noise(run.epsilon, run.delta, steps, max(rates), run.neighbours)
             largest = _enough(largest, noise * run.clip, run.epsilon, run.delta)
-        return [replace(largest, rate=rate) for rate in rates]
+        gamma = spacing(run.clip, largest.sigma)
+        check_spacing(2 * gamma, facts.dimension, run.clip)
+        return [replace(largest, rate=rate, lattice=gamma) for rate in rates]
 
     def follows_from(
         self, run: "Run", facts: Facts, schedule: tuple[int, ...]
@@ -66,13 +71,19 @@ class RecordGradient:
         return None
 
     def gradient(
-        self, clients: Any, clip: Any, sigma: Any, rates: tuple[float, ...], noise: "NoiseSource"
+        self,
+        clients: Any,
+        clip: Any,
+        sigma: Any,
+        lattice: Lattice,
+        rates: tuple[float, ...],
+        noise: "NoiseSource",
     ) -> Gradient:
         from equipoise.privacy.noisy_gradient import NoisyGradient
 
-        return NoisyGradient(clients, clip, sigma, rates, noise)
+        return NoisyGradient(clients, clip, sigma, rates, noise, lattice)
 
-    def releaser(self, clip: Any, sigma: Any) -> Releaser:
+    def releaser(self, clip: Any, sigma: Any, lattice: Lattice) -> Releaser:
         """The message is made of noised gradients: it leaves as it is."""
         from equipoise.privacy.clip import AsItIs
 

@@ -9,6 +9,7 @@ from equipoise.errors import InvalidValue, require
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
 from equipoise.privacy.gaussian import noise_sigma
+from equipoise.privacy.lattice import Lattice, check_spacing, rounding, spacing, sum_slack
 from equipoise.privacy.mechanisms.mechanism import Gradient, Mechanism, NoiseIn, Releaser, Words
 from equipoise.privacy.mechanisms.record import (
     check_full_gradients,
@@ -36,7 +37,7 @@ class RecordMessage:
     noise_in: NoiseIn = "message"
     rule = "exact"
     words = Words(
-        released="one model update per round, plus Gaussian noise; the stability of its gradient "
+        released="one model update per round, plus noise; the stability of its gradient "
         "steps bounds the sensitivity",
         noised="one message",
         follows_from=FOLLOWS_FROM,
@@ -66,14 +67,25 @@ class RecordMessage:
 
     def events(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> list[Event]:
         """One release a round, of a client that one record moves at most so far."""
-        sizes = public_sizes(facts)
-        sensitivities = [stability(run, facts, schedule, size).sensitivity for size in sizes]
+        bounds = [stability(run, facts, schedule, size) for size in public_sizes(facts)]
+        sums, releases = run.promise.sums(run.clients), len(schedule)
+
+        def enough(sensitivity: float) -> float:
+            return noise_sigma(run.epsilon, run.delta, releases, sensitivity)
+
+        # Rounding adds to the sensitivity, at most 1 %: so much noise would be enough for it.
+        largest = 1.01 * max(bound.sensitivity for bound in bounds)
+        reach = bounds[0].reach if sums else largest
+        gamma = spacing(reach, enough(largest), sums)
+        sensitivities = [_on_lattice(bound.sensitivity, gamma, facts.dimension) for bound in bounds]
         events = []
         for sensitivity in sensitivities:
             # One sum for all, or everybody's own message.
-            hidden = max(sensitivities) if run.trust == "secure-aggregation" else sensitivity
-            sigma = noise_sigma(run.epsilon, run.delta, len(schedule), hidden)
-            events.append(Event("record", run.neighbours, sensitivity, sigma, 1.0, len(schedule)))
+            sigma = enough(max(sensitivities) if sums else sensitivity)
+            slack = sum_slack(sigma, gamma, sums, releases * facts.dimension)
+            events.append(
+                Event("record", run.neighbours, sensitivity, sigma, 1.0, releases, gamma, slack)
+            )
         return events
 
     def follows_from(
@@ -82,17 +94,29 @@ class RecordMessage:
         return stability(run, facts, schedule, min(public_sizes(facts))).constants
 
     def gradient(
-        self, clients: Any, clip: Any, sigma: Any, rates: tuple[float, ...], noise: "NoiseSource"
+        self,
+        clients: Any,
+        clip: Any,
+        sigma: Any,
+        lattice: Lattice,
+        rates: tuple[float, ...],
+        noise: "NoiseSource",
     ) -> Gradient:
         """Clipped record by record, without noise."""
         from equipoise.privacy.noisy_gradient import NoisyGradient
 
-        return NoisyGradient(clients, clip, 0.0, rates, noise)
+        return NoisyGradient(clients, clip, 0.0, rates, noise, None)
 
-    def releaser(self, clip: Any, sigma: Any) -> Releaser:
+    def releaser(self, clip: Any, sigma: Any, lattice: Lattice) -> Releaser:
         from equipoise.privacy.clip import NoisedRelease
 
-        return NoisedRelease(sigma)
+        return NoisedRelease(sigma, lattice)
+
+
+def _on_lattice(sensitivity: float, gamma: float, dimension: int) -> float:
+    """How far apart two messages may be after they were rounded."""
+    check_spacing(2 * gamma, dimension, sensitivity, "sensitivity")
+    return sensitivity + 2 * rounding(gamma, dimension)
 
 
 def check_gradient_steps(settings: "Settings") -> None:
