@@ -5,7 +5,7 @@ MAIN := .[record,report]
 DEV := .[dev]
 
 .PHONY: run test lint wheel-check planted-bugs crash-test reproduction install install-dev clean help \
-	bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search
+	bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search bench-noise
 
 run: install  ## the main job: plan, sweep and report on embedded data (under a minute); writes the folder study
 	@echo "== running examples/study.py"
@@ -42,6 +42,9 @@ bench-tasks: install-dev  ## do the paper's tasks learn? Needs their data (resum
 
 bench-stacking: install-dev  ## what training runs together gains
 	$(BIN)/python benchmarks/stacking.py
+
+bench-noise: install-dev  ## what secret, exactly sampled noise costs a number (seconds)
+	$(BIN)/python benchmarks/noise.py
 
 bench-search: install-dev  ## does the search find what the whole grid finds (resumable, about ten minutes)
 	$(BIN)/python benchmarks/search.py
