@@ -34,8 +34,8 @@ LAW = {
     "local": "a Gaussian of standard deviation sigma, rounded to the lattice and sampled exactly: "
     "what leaves is post-processing of exact Gaussian noise",
     "secure-aggregation": "discrete Gaussian on the lattice, sampled exactly and summed modulo "
-    "2^32 steps: the sum of the honest clients' noise hides at least as much as Gaussian noise of "
-    "sigma, up to factors that epsilon includes",
+    "2^32 steps. Its variance, times the honest clients, is sigma^2 plus the square of two steps: "
+    "so the sum hides as much as Gaussian noise of sigma, up to factors that epsilon includes",
 }
 FLOATING_POINT = (
     "Gaps between floating-point numbers: the lowest bits of a release can tell more than epsilon "
