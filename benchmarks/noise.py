@@ -3,7 +3,7 @@
     make bench-noise
 
 `before` is the release that the lattice replaced: the same cipher and transformation, scaled and
-added in floating point. Everything is timed in turns, on one thread; the quickest of the turns counts.
+added in floating point. Everything is timed in turns, on one thread; the quickest turn counts.
 """
 
 import os
