@@ -29,7 +29,7 @@ TESTS = [
 ]
 RECORD_TESTS = [
     f"tests/test_{name}.py"
-    for name in ("new_algorithm", "record_runs", "per_example", "tables", "records")
+    for name in ("new_algorithm", "record_runs", "per_example", "tables", "records", "sampled")
 ]
 
 BUGS = [  # what is wrong, file, old text, new text
@@ -157,6 +157,30 @@ BUGS = [  # what is wrong, file, old text, new text
         "privacy/sampled.py",
         "noise_sigma(epsilon, delta, steps, OVER_CLIP[neighbours])",
         "noise_sigma(epsilon, delta, steps, 1.0)",
+    ),
+    (
+        "one record: all clients get the noise of the smallest rate",
+        "privacy/mechanisms/record_gradient.py",
+        "return [event[rate] for rate in rates]",
+        "return [replace(event[rate], sigma=event[min(rates)].sigma) for rate in rates]",
+    ),
+    (
+        "one record: what rounding takes from delta is forgotten",
+        "privacy/sampled.py",
+        "delta - what.steps * _ROUNDING",
+        "delta",
+    ),
+    (
+        "one record: the mean over rates is accounted for",
+        "privacy/mechanisms/record_gradient.py",
+        "event = {rate: self._event(run, rate, steps) for rate in set(rates)}",
+        "event = {rate: self._event(run, sum(rates) / len(rates), steps) for rate in set(rates)}",
+    ),
+    (
+        "one record: every client adds the noise of the last",
+        "engine.py",
+        "sigma = torch.tensor(added, dtype=torch.float64).unsqueeze(-1)",
+        "sigma = torch.tensor(added[-1:], dtype=torch.float64).unsqueeze(-1)",
     ),
     (
         "one record: half of the noise",
@@ -294,7 +318,7 @@ BUGS = [  # what is wrong, file, old text, new text
         "    private = [_private(options, model, i) for i in range(number)]\n    private[client]",
     ),
     (
-        "one client alone guesses a sampling rate",
+        "one client alone guesses the sizes of all",
         "tasks/task.py",
         "public = self.number is None and (",
         "public = (",

@@ -75,6 +75,8 @@ def _spent(result: Result) -> tuple[str, str]:
     if account.epsilon == inf:
         return ("privacy", "none (epsilon = inf)")
     how = "exact" if account.exact else "an upper bound"
+    if account.sampled and account.epsilon_lower:
+        how += f" (the exact one is at least {account.epsilon_lower:.6g})"
     return (
         "would spend" if run.simulation else "spent",
         f"epsilon = {account.epsilon:.6g} of {run.epsilon:g} at delta = {run.delta:g}: {how}, for "
@@ -100,11 +102,12 @@ def _adversary(result: Result) -> tuple[str, str]:
 
 
 def _noise(result: Result) -> tuple[str, str]:
-    return (
-        "noise",
-        f"sigma = {result.account.sigma:.4g} per coordinate of {noised(result)}; each client adds "
-        f"{result.client_sigma:.4g}",
-    )
+    sigmas = [event.sigma for event in result.account.events]
+    least, most = min(sigmas), max(sigmas)
+    size, added = f"{most:.4g}", f"each client adds {result.client_sigma:.4g}"
+    if least < most:
+        size, added = f"{least:.4g} to {most:.4g}", "each client adds its own"
+    return ("noise", f"sigma = {size} per coordinate of {noised(result)}; {added}")
 
 
 def noised(result: Result) -> str:

@@ -77,6 +77,8 @@ def _account_document(account: Account) -> dict[str, Any]:
         ],
         "epsilons": [_real(epsilon) for epsilon in account.epsilons],
         "follows_from": account.follows_from,
+        "epsilon_lower": _real(account.epsilon_lower),
+        "epsilons_lower": account.epsilons_lower and [*map(_real, account.epsilons_lower)],
     }
 
 
@@ -94,7 +96,9 @@ def _account(document: Any) -> Any:
         for event in document["events"]
     )
     epsilons = tuple(float(epsilon) for epsilon in document["epsilons"])
-    return Account(events, epsilons, document["exact"], document["follows_from"])
+    lowers = document.get("epsilons_lower")
+    lowers = lowers and tuple(float(epsilon) for epsilon in lowers)
+    return Account(events, epsilons, document["exact"], document["follows_from"], lowers)
 
 
 class Result(BaseModel):

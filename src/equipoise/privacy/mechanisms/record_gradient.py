@@ -50,15 +50,19 @@ class RecordGradient:
         check_gradient_trust(question)
 
     def events(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> list[Event]:
-        """A release at every local step; the noise is that of the largest rate, the others spend
-        less."""
+        """A release at every local step, with the noise of each client's own sampling rate: all
+        spend the budget."""
         rates, steps = rates_of(run, public_sizes(facts)), sum(schedule)
+        event = {rate: self._event(run, rate, steps) for rate in set(rates)}
+        return [event[rate] for rate in rates]
+
+    def _event(self, run: "Run", rate: float, steps: int) -> Event:
         sensitivity = run.promise.sensitivity(run.clip)
-        largest = Event("record", run.neighbours, sensitivity, 0.0, max(rates), steps)
-        if run.epsilon < math.inf:
-            noise = sampled_noise(run.epsilon, run.delta, steps, max(rates), run.neighbours)
-            largest = _enough(largest, noise * run.clip, run.epsilon, run.delta)
-        return [replace(largest, rate=rate) for rate in rates]
+        event = Event("record", run.neighbours, sensitivity, 0.0, rate, steps)
+        if run.epsilon == math.inf:
+            return event
+        noise = sampled_noise(run.epsilon, run.delta, steps, rate, run.neighbours)
+        return _enough(event, noise * run.clip, run.epsilon, run.delta)
 
     def follows_from(
         self, run: "Run", facts: Facts, schedule: tuple[int, ...]
