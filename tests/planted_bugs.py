@@ -67,6 +67,18 @@ BUGS = [  # what is wrong, file, old text, new text
         "        sigma = self.sigma(",
     ),
     (
+        "delta beyond 1 / number of clients is called private",
+        "privacy/promise.py",
+        "return delta >= 1 / units",
+        "return False",
+    ),
+    (
+        "any epsilon is called private",
+        "training.py",
+        "        and not run.promise.vacuous(units, spent.epsilon),\n",
+        "",
+    ),
+    (
         "one coordinate without noise",
         "privacy/clip.py",
         "normals = torch.tensor(noise.normals(round, tuple(sent.shape)))",

@@ -1,6 +1,7 @@
 """Results and plans in words: one fact a line, what matters first. Plain text, for every reader."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from math import inf
 
@@ -88,6 +89,8 @@ def _protected(result: Result) -> tuple[str, str]:
     run = result.run
     if run.simulation:
         return ("protects", "nobody: see the first line")
+    if result.vacuous:
+        return ("protects", f"nobody: {result.vacuous}")
     whom = {"client": "all data of one client", "record": "one record of one client"}[run.unit]
     return ("protects", f"{whom} (unit: {run.unit}; neighbours: {run.neighbours})")
 
@@ -142,6 +145,7 @@ def plan_lines(plan: Plan) -> list[str]:
 def plan_facts(plan: Plan) -> list[tuple[str, str]]:
     """Verdict, reason, plan, prediction, and what else was considered."""
     return [
+        *(("privacy", notice) for notice in plan.notices),
         ("verdict", plan.verdict.upper()),
         ("why", plan.reason),
         ("budget", _budget(plan)),
@@ -223,8 +227,10 @@ def _beside(plan: Plan) -> list[tuple[str, str]]:
         of_each = " of each client" if plan.unit == "record" else ""
         what = "clients" if plan.unit == "client" else "records"
         more = changes.clients if plan.unit == "client" else changes.records
-        epsilon = changes.epsilon or "inf"
-        text = f"about epsilon = {epsilon}, or {more or 'no number of'} {what}{of_each}"
+        epsilon = changes.epsilon or inf
+        needed = replace(plan.promise, epsilon=epsilon)
+        private = " (not private)" if needed.vacuous(plan.units) else ""
+        text = f"about epsilon = {epsilon}{private}, or {more or 'no number of'} {what}{of_each}"
         facts.append(("needed", text))
     return facts
 

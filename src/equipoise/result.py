@@ -152,6 +152,12 @@ class Result(BaseModel):
         return self.account.epsilon
 
     @property
+    def vacuous(self) -> str:
+        """Why what was spent says too little to be called private; empty where it does not."""
+        units = sum(self.sizes) if self.sizes else self.run.clients
+        return self.run.promise.vacuous(units, self.account.epsilon)
+
+    @property
     def client_sigma(self) -> float:
         """What one client adds, per coordinate (the largest, if clients differ)."""
         return self.run.promise.client_sigma(self.account.sigma, self.run.clients)

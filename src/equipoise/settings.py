@@ -124,7 +124,7 @@ class Common(BaseModel):
         1e-5,
         PRIVACY,
         "delta of the guarantee: P(S) <= e^epsilon P'(S) + delta for every set S of outcomes; "
-        "choose it far below 1 / number of protected units",
+        "choose it far below 1 / number of protected units: from there on nothing is private",
     )
     unit: Unit = flag(
         "client",
@@ -233,7 +233,12 @@ class Settings(Common):
         LEARNING,
         "begin from a model trained on the public records (--proxy or --public-records)",
     )
-    epsilon: Real = flag(..., PRIVACY, "privacy budget of the whole run; inf: not private")
+    epsilon: Real = flag(
+        ...,
+        PRIVACY,
+        "privacy budget of the whole run: up to 1 is called strong, up to 10 reasonable, above is "
+        "weak; above 20, and at inf, the result is not private",
+    )
     clip: Real | None = flag(
         None,
         PRIVACY,

@@ -36,6 +36,7 @@ def plan_noise(
         verdict="inconclusive",
         reason=reason,
         promise=promise,
+        units=facts.units(promise.unit),
         nu2=nu2,
         chosen=None,
         options=[],

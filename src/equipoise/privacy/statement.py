@@ -3,6 +3,7 @@
 import math
 
 from equipoise.describe import clipped
+from equipoise.privacy.promise import REASONABLE, STRONG
 from equipoise.result import Result
 
 UNIT = {
@@ -192,7 +193,7 @@ def _verdict(result: Result) -> str:
             "under the definitions below: for all neighbouring data sets, in either order, and "
             "every set S of outcomes that the adversary may see, P(S) <= e^epsilon * P'(S) + "
             "delta, where P and P' are the distributions of the outcome under the one and under "
-            f"the other.{_factor(epsilon)} {REACH[unit]}"
+            f"the other.{_strength(epsilon)} {REACH[unit]}"
         )
     return "\n\n".join(notices)
 
@@ -205,9 +206,16 @@ def _between(result: Result) -> str:
     return f"; the exact one is between {account.epsilon_lower:.6g} and {account.epsilon:.6g}"
 
 
-def _factor(epsilon: float) -> str:
-    """e^epsilon, where a number can hold it."""
-    return f" Here e^epsilon is about {math.exp(epsilon):.3g}." if epsilon < 700 else ""
+def _strength(epsilon: float) -> str:
+    """What this epsilon lets anybody conclude, and how strong that is called."""
+    factor = math.exp(epsilon)
+    name = "strong" if epsilon <= STRONG else "reasonable" if epsilon <= REASONABLE else "weak"
+    return (
+        f" Here e^epsilon is about {factor:.3g}: delta aside, of two neighbouring data sets that "
+        f"seemed equally likely before, nobody becomes more than {factor / (1 + factor):.2%} sure "
+        f"of one. Such an epsilon is called {name}: strong up to {STRONG:g}, reasonable up to "
+        f"{REASONABLE:g}, weak above (Ponomareva et al. 2023, How to DP-fy ML)."
+    )
 
 
 def _origin(result: Result, model_sha256: str | None) -> str:
