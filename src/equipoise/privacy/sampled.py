@@ -32,8 +32,8 @@ _COARSEST, _FINEST = 2.0**-9, 2.0**-20
 _MOST_POINTS = 2**19  # of the losses of one step: about two seconds
 _APART = 1e-4  # how far, as a share, calibrated noise may be from the least that is enough
 _ETA = 1e-3  # the share of delta that the lower bound gives away
-# Of what T steps compose, Fourier transforms have an error of at most T times this: in tests
-# against binomial distributions, summed over all points, half of it.
+# Of what T steps compose, Fourier transforms have an error of at most T times this: against
+# binomial distributions, summed over all points, up to two thirds of it.
 _ROUNDING = 2.0**-50
 # Below it sampling is not counted: losses grow beyond what a grid can hold.
 _LEAST_NOISE = 0.1
