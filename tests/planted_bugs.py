@@ -38,6 +38,7 @@ RECORD_TESTS = [
         "per_example",
         "tables",
         "records",
+        "sampled",
         "lattice",
         "attacks",
     )
@@ -78,6 +79,18 @@ BUGS = [  # what is wrong, file, old text, new text
         "sensitivity, releases = run.promise.sensitivity(run.clip), len(schedule)",
         "sensitivity = run.promise.sensitivity(run.clip)\n"
         "        releases = max(1, round(run.p * run.iterations))",
+    ),
+    (
+        "delta beyond 1 / number of clients is called private",
+        "privacy/promise.py",
+        "return delta >= 1 / units",
+        "return False",
+    ),
+    (
+        "any epsilon is called private",
+        "training.py",
+        "and not run.promise.vacuous(units, spent.epsilon),",
+        "and True,",
     ),
     (
         "one coordinate without noise",
@@ -170,6 +183,30 @@ BUGS = [  # what is wrong, file, old text, new text
         "privacy/sampled.py",
         "noise_sigma(epsilon, delta, steps, OVER_CLIP[neighbours])",
         "noise_sigma(epsilon, delta, steps, 1.0)",
+    ),
+    (
+        "one record: all clients get the noise of the smallest rate",
+        "privacy/mechanisms/record_gradient.py",
+        "return [replace(event[rate], lattice=gamma) for rate in rates]",
+        "return [replace(event[r], lattice=gamma, sigma=event[min(rates)].sigma) for r in rates]",
+    ),
+    (
+        "one record: what rounding takes from delta is forgotten",
+        "privacy/sampled.py",
+        "delta - what.steps * _ROUNDING",
+        "delta",
+    ),
+    (
+        "one record: the mean over rates is accounted for",
+        "privacy/mechanisms/record_gradient.py",
+        "event = {rate: self._event(run, rate, steps) for rate in set(rates)}",
+        "event = {rate: self._event(run, sum(rates) / len(rates), steps) for rate in set(rates)}",
+    ),
+    (
+        "one record: every client adds the noise of the last",
+        "engine.py",
+        "sigma = torch.tensor(added, dtype=torch.float64).unsqueeze(-1)",
+        "sigma = torch.tensor(added[-1:], dtype=torch.float64).unsqueeze(-1)",
     ),
     (
         "one record: half of the noise",
@@ -307,7 +344,7 @@ BUGS = [  # what is wrong, file, old text, new text
         "    private = [_private(options, model, i) for i in range(number)]\n    private[client]",
     ),
     (
-        "one client alone guesses a sampling rate",
+        "one client alone guesses the sizes of all",
         "tasks/task.py",
         "public = self.number is None and (",
         "public = (",

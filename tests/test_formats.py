@@ -134,28 +134,30 @@ def test_old_accounts_say_what_was_spent(name):
         assert epsilon == client["epsilon_spent"]
     assert len(account.events) == max(1, len(clients))
     assert account.exact == (name == "run")
-    # The events alone say the same again.
+    # The events alone say the same again; of samples within what the grid of that time allowed.
     spent = [event.epsilon(result.run.delta) for event in account.events]
-    assert spent == pytest.approx(list(account.epsilons), rel=1e-9)
+    assert spent == pytest.approx(list(account.epsilons), rel=1e-4 if account.sampled else 1e-9)
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_old_runs_are_what_the_same_settings_give_today(name):
-    """But for what rounding to the lattice moves."""
+    """But for what rounding to the lattice moves, and for the sigma that the accountant of samples
+    finds, by less than 1e-4 here."""
     assert NUMBERS == 2
     result = equipoise.load(GOLDEN / name)
     assert result.lattice is None
     again = equipoise.train(Settings.of(**result.run.model_dump()))
     assert 0 < again.lattice < 1e-6
-    np.testing.assert_allclose(again.x, result.x, rtol=0, atol=1000 * again.lattice)
+    precision = 1e-4 if result.account.sampled else 1e-9
+    np.testing.assert_allclose(again.x, result.x, rtol=precision, atol=1000 * again.lattice)
     assert again.run == result.run
     sigmas = [event.sigma for event in result.account.events]
-    assert [event.sigma for event in again.account.events] == pytest.approx(sigmas, rel=1e-9)
+    assert [event.sigma for event in again.account.events] == pytest.approx(sigmas, rel=precision)
     as_before = {"sigma": 0, "lattice": 0.0, "slack": 0.0}
     assert [replace(event, **as_before) for event in again.account.events] == [
         replace(event, **as_before) for event in result.account.events
     ]
-    assert again.account.epsilons == pytest.approx(result.account.epsilons, rel=1e-9)
+    assert again.account.epsilons == pytest.approx(result.account.epsilons, rel=precision)
     assert again.test_error == result.test_error
 
 

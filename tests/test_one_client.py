@@ -201,16 +201,19 @@ def test_settings_are_resolved_alike_from_one_client_and_from_all(files):
     assert runs[0].clients == 4
 
 
-def test_a_rate_that_needs_everybody_s_sizes_is_not_guessed_by_one(files):
-    """From its own size alone a client would take a rate that nobody else has."""
+def test_an_account_that_needs_everybody_s_sizes_is_not_guessed_by_one(files):
+    """From its own size alone a client would make an account that nobody else has."""
     options = replace(files, unit="record")
     settings = Settings.of(task="csv", unit="record", epsilon=2, clip=1)
-    assert settings.resolve(load_task("csv", options).facts("record")).sampling_rate < 1
+    everybody = load_task("csv", options).facts("record")
     facts = load_client("csv", options, 0).facts("record")
-    with pytest.raises(InvalidValue, match=r"batch=5 on average needs .*; give sampling_rate"):
-        settings.resolve(facts)
-    given = Settings.of(**{**settings.model_dump(), "sampling_rate": 0.25})
-    assert given.resolve(facts).sampling_rate == 0.25
+    run = settings.resolve(facts)
+    assert run == settings.resolve(everybody)
+    assert run.batch == 5
+    with pytest.raises(InvalidValue, match="needs the number of records of every client"):
+        account_of(run, facts, (1,))
+    rates = [event.rate for event in account_of(run, everybody, (1,)).events]
+    assert rates == [min(1.0, 5 / size) for size in everybody.sizes]
 
 
 @pytest.mark.parametrize("client", [-1, 4])

@@ -352,8 +352,11 @@ def test_settings_and_values_do_not_mix():
         train(**SMALL, clip_norm=0.5)
 
 
-def test_a_delta_that_lets_clients_fail_is_told():
-    assert train(**SMALL, delta=0.1).notices[0].startswith("WEAK: delta=0.1")
+def test_a_delta_that_lets_clients_fail_is_not_private():
+    result = train(**SMALL, delta=0.1)
+    assert result.notices[0].startswith("NOT PRIVATE: delta=0.1")
+    assert not result.private
+    assert not train(**{**SMALL, "epsilon": 21}).private
 
 
 def test_results_survive_json():

@@ -1,6 +1,7 @@
 """Results and plans in words: one fact a line, what matters first. Plain text, for every reader."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from math import inf
 
@@ -75,6 +76,8 @@ def _spent(result: Result) -> tuple[str, str]:
     if account.epsilon == inf:
         return ("privacy", "none (epsilon = inf)")
     how = "exact" if account.exact else "an upper bound"
+    if account.sampled and account.epsilon_lower:
+        how += f" (the exact one is at least {account.epsilon_lower:.6g})"
     return (
         "would spend" if run.simulation else "spent",
         f"epsilon = {account.epsilon:.6g} of {run.epsilon:g} at delta = {run.delta:g}: {how}, for "
@@ -86,6 +89,8 @@ def _protected(result: Result) -> tuple[str, str]:
     run = result.run
     if run.simulation:
         return ("protects", "nobody: see the first line")
+    if result.vacuous:
+        return ("protects", f"nobody: {result.vacuous}")
     whom = {"client": "all data of one client", "record": "one record of one client"}[run.unit]
     return ("protects", f"{whom} (unit: {run.unit}; neighbours: {run.neighbours})")
 
@@ -100,11 +105,12 @@ def _adversary(result: Result) -> tuple[str, str]:
 
 
 def _noise(result: Result) -> tuple[str, str]:
-    return (
-        "noise",
-        f"sigma = {result.account.sigma:.4g} per coordinate of {noised(result)}; each client adds "
-        f"{result.client_sigma:.4g}",
-    )
+    sigmas = [event.sigma for event in result.account.events]
+    least, most = min(sigmas), max(sigmas)
+    size, added = f"{most:.4g}", f"each client adds {result.client_sigma:.4g}"
+    if least < most:
+        size, added = f"{least:.4g} to {most:.4g}", "each client adds its own"
+    return ("noise", f"sigma = {size} per coordinate of {noised(result)}; {added}")
 
 
 def noised(result: Result) -> str:
@@ -139,6 +145,7 @@ def plan_lines(plan: Plan) -> list[str]:
 def plan_facts(plan: Plan) -> list[tuple[str, str]]:
     """Verdict, reason, plan, prediction, and what else was considered."""
     return [
+        *(("privacy", notice) for notice in plan.notices),
         ("verdict", plan.verdict.upper()),
         ("why", plan.reason),
         ("budget", _budget(plan)),
@@ -232,7 +239,11 @@ def _needed(plan: Plan) -> str | None:
     more, what = changes.clients, "clients"
     if plan.unit == "record":
         more, what = changes.records, "records of each client"
-    return f"about epsilon = {changes.epsilon or 'inf'}, or {more or 'no number of'} {what}"
+    epsilon = changes.epsilon or inf
+    private = (
+        "" if not replace(plan.promise, epsilon=epsilon).vacuous(plan.units) else " (not private)"
+    )
+    return f"about epsilon = {epsilon}{private}, or {more or 'no number of'} {what}"
 
 
 def _better(plan: Plan) -> str | None:

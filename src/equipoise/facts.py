@@ -27,6 +27,12 @@ class Facts(NamedTuple):
     gradient_bound: float | None = None
     clipped_convex: bool = False
 
+    def units(self, unit: str) -> int:
+        """How many are protected: clients, or records of all clients (where `sizes` are those of
+        some, all are taken to have their mean)."""
+        sizes = self.sizes or (1,)
+        return self.clients if unit == "client" else round(self.clients * sum(sizes) / len(sizes))
+
     def step_size(self, proximal: float) -> float:
         """The default: 1 / (L + proximal) where L is known, since a proximal term bends every local
         loss by as much; else the task's own."""

@@ -84,6 +84,8 @@ def _account_document(account: Account) -> dict[str, Any]:
         ],
         "epsilons": [_real(epsilon) for epsilon in account.epsilons],
         "follows_from": account.follows_from,
+        "epsilon_lower": _real(account.epsilon_lower),
+        "epsilons_lower": account.epsilons_lower and [*map(_real, account.epsilons_lower)],
     }
 
 
@@ -101,7 +103,9 @@ def _account(document: Any) -> Any:
         for event in document["events"]
     )
     epsilons = tuple(float(epsilon) for epsilon in document["epsilons"])
-    return Account(events, epsilons, document["exact"], document["follows_from"])
+    lowers = document.get("epsilons_lower")
+    lowers = lowers and tuple(float(epsilon) for epsilon in lowers)
+    return Account(events, epsilons, document["exact"], document["follows_from"], lowers)
 
 
 class Result(BaseModel):
@@ -153,6 +157,12 @@ class Result(BaseModel):
     @property
     def epsilon_spent(self) -> float:
         return self.account.epsilon
+
+    @property
+    def vacuous(self) -> str:
+        """Why what was spent says too little to be called private; empty where it does not."""
+        units = sum(self.sizes) if self.sizes else self.run.clients
+        return self.run.promise.vacuous(units, self.account.epsilon)
 
     @property
     def client_sigma(self) -> float:

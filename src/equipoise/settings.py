@@ -124,7 +124,7 @@ class Common(BaseModel):
         1e-5,
         PRIVACY,
         "delta of the guarantee: P(S) <= e^epsilon P'(S) + delta for every set S of outcomes; "
-        "choose it far below 1 / number of protected units",
+        "choose it far below 1 / number of protected units: from there on nothing is private",
     )
     unit: Unit = flag(
         "client",
@@ -225,15 +225,20 @@ class Settings(Common):
     batch: int | Literal["full"] | None = flag(
         None,
         LEARNING,
-        "records per local step, or full (default: the task's); for unit record the expected size "
-        "of a secret sample",
+        "records per local step, or full (default: the task's), all records of a client that has "
+        "fewer; for unit record the expected size of each client's secret sample",
     )
     warm_start: bool = flag(
         False,
         LEARNING,
         "begin from a model trained on the public records (--proxy or --public-records)",
     )
-    epsilon: Real = flag(..., PRIVACY, "privacy budget of the whole run; inf: not private")
+    epsilon: Real = flag(
+        ...,
+        PRIVACY,
+        "privacy budget of the whole run: up to 1 is called strong, up to 10 reasonable, above is "
+        "weak; above 20, and at inf, the result is not private",
+    )
     clip: Real | None = flag(
         None,
         PRIVACY,
@@ -251,7 +256,7 @@ class Settings(Common):
         None,
         PRIVACY,
         "q: each record takes part in a local step by a secret coin with this probability (for "
-        "unit record; default 1: all records)",
+        "unit record; default: what makes batch records of each client, 1 where batch is full)",
     )
     noise_rule: str = flag(
         "exact",
@@ -391,13 +396,11 @@ class Settings(Common):
     def resolve(self, facts: Facts) -> "Run":
         """The run that these settings mean, given what everybody may know about the task."""
         local_steps = (self.local_steps or 1) if self.schedule == "periodic" else None
-        rate = self._sampling_rate(facts)
         answers = {
-            "sampling_rate": rate,
             "eta": self.eta or facts.step_size(self.proximal),
             "iterations": self.iterations or facts.iterations,
             "clients": facts.clients,
-            "batch": facts.batch if facts.batch and rate is None else "full",
+            "batch": facts.batch if facts.batch and self.sampling_rate is None else "full",
             "local_steps": local_steps,
             "p": 1 / local_steps if local_steps else self.p,
             "options": algorithm_spec(self.algorithm).given(self.options),
@@ -406,18 +409,6 @@ class Settings(Common):
             "colluding": self.promise.colluding,
         }
         return Run.of(**{**self.model_dump(), **answers})
-
-    def _sampling_rate(self, facts: Facts) -> float | None:
-        """The rate that was said, or one for all that makes the task's batch on average."""
-        batch = facts.batch if self.batch is None and self.sampling_rate is None else None
-        if self.unit == "client" or batch is None:
-            return self.sampling_rate
-        require(
-            facts.sizes is not None,
-            f"unit=record with task={facts.task}: one sampling rate that makes batch={batch} on "
-            "average needs the number of records of every client; give sampling_rate",
-        )
-        return min(1.0, batch * facts.clients / max(sum(facts.sizes or ()), 1))
 
 
 class Run(Settings):

@@ -174,12 +174,14 @@ def train_together(
 
 def _result(ready: Prepared, trained: Trained) -> Result:
     run, task, spent = ready.run, ready.task, ready.account
-    curve = trained.curve
+    curve, units = trained.curve, task.facts(run.unit).units(run.unit)
     return Result(
         run=run,
         account=spent,
-        notices=_notices(run, task, spent.epsilon, trained.failed),
-        private=not run.simulation and spent.epsilon <= run.epsilon,
+        notices=_notices(ready, units, trained.failed),
+        private=not run.simulation
+        and spent.epsilon <= run.epsilon
+        and not run.promise.vacuous(units, spent.epsilon),
         rounds=trained.rounds,
         dimension=task.dimension,
         sizes=task.clients.sizes if run.unit == "record" else None,
@@ -228,9 +230,10 @@ def _baseline(task: Task, curve: list[Point]) -> float | None:
     return start if task.constant_error is None else min(start, task.constant_error)
 
 
-def _notices(run: Run, task: Task, spent: float, failed: str | None) -> list[str]:
+def _notices(ready: Prepared, units: int, failed: str | None) -> list[str]:
     """What a reader must know before anything else."""
-    notices = [_privacy_notice(run, task, spent)]
+    run, task = ready.run, ready.task
+    notices = _privacy_notices(run, units, ready.account.epsilon)
     if run.simulate_noise_seed is not None:
         notices.append(
             "SIMULATION, NOT PRIVATE: whoever knows the noise seed "
@@ -245,24 +248,18 @@ def _notices(run: Run, task: Task, spent: float, failed: str | None) -> list[str
         notices.append("NOT PRIVATE: diagnostics show private values without noise.")
     if failed:
         notices.append(f"FAILED: {failed}.")
-    return [notice for notice in notices if notice]
+    return notices
 
 
-def _privacy_notice(run: Run, task: Task, spent: float) -> str:
+def _privacy_notices(run: Run, units: int, spent: float) -> list[str]:
     if run.epsilon == math.inf:
-        return "NOT PRIVATE: epsilon=inf, no noise was added."
+        return ["NOT PRIVATE: epsilon=inf, no noise was added."]
     if spent > run.epsilon:
-        return (
+        return [
             f"NOT PRIVATE AT ITS LABEL: the exact epsilon spent is {spent:.6g}, not the nominal "
             f"{run.epsilon:g} (noise rule {run.noise_rule}, v={run.v})."
-        )
-    units = run.clients if run.unit == "client" else sum(task.clients.sizes)
-    if run.delta * units >= 1:
-        return (
-            f"WEAK: delta={run.delta:g} is not below 1 / number of {run.unit}s: a mechanism that "
-            f"publishes one {run.unit} chosen at random would satisfy such a delta."
-        )
-    return ""
+        ]
+    return run.promise.cautions(units, spent)
 
 
 def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ def trade_off(plans: list[Plan]) -> Table:
             f"{option.rounds} x {option.local_steps}" if option else "",
             pm(predicted, "excess_loss"),
             pm(predicted, "test_error"),
-            short.get(plan.verdict, plan.verdict),
+            short.get(plan.verdict, plan.verdict) + (", not private" if plan.vacuous else ""),
         )
     return table
 

@@ -41,6 +41,7 @@ def plan_constants(question: Question, epsilon: float) -> Plan:
         reason=f"{form} is {corrected.bound:.4g}, against {compared_with} = "
         f"{problem.untrained:.4g} without training",
         promise=promise,
+        units=clients,
         nu2=trainability(promise, clients, problem.dimension),
         chosen=chosen,
         options=[

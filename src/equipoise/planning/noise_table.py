@@ -19,9 +19,9 @@ def plan_noise(
     levels = []
     for tau in divisors_of(T):
         run = _run(question, facts, epsilon, T, tau, C)
-        event = run.mechanism.events(run, facts, (tau,) * (T // tau))[0]
-        sigma, sampled = event.sigma, event.rate < 1
-        client_sigma = promise.client_sigma(sigma, facts.clients, event.lattice)
+        events = run.mechanism.events(run, facts, (tau,) * (T // tau))
+        sigma, sampled = max(e.sigma for e in events), any(e.rate < 1 for e in events)
+        client_sigma = promise.client_sigma(sigma, facts.clients, events[0].lattice)
         levels.append(
             NoiseLevel(local_steps=tau, rounds=T // tau, sigma=sigma, client_sigma=client_sigma)
         )
@@ -36,6 +36,7 @@ def plan_noise(
         verdict="inconclusive",
         reason=reason,
         promise=promise,
+        units=facts.units(promise.unit),
         nu2=nu2,
         chosen=None,
         options=[],

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, computed_field, model_validator
 
 from equipoise.errors import InvalidValue, require
 from equipoise.planning.question import Question, Verdict
@@ -96,6 +96,8 @@ class Plan(BaseModel):
     verdict: Verdict
     reason: str
     promise: Promise
+    units: int = 1
+    """How many clients, or records, the promise protects, as far as that is known."""
     nu2: Real | None
     chosen: Option | None
     options: list[Option]
@@ -115,6 +117,17 @@ class Plan(BaseModel):
         check_format(document)
         old = "promise" not in document and "plan" in document
         return _from_format_0(document) if old else document
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def notices(self) -> list[str]:
+        """What must be known of the budget before anything else: how little it promises."""
+        return self.promise.cautions(self.units)
+
+    @property
+    def vacuous(self) -> str:
+        """Why the budget says too little to be called private; empty where it does not."""
+        return self.promise.vacuous(self.units)
 
     @property
     def epsilon(self) -> float:

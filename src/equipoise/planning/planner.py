@@ -217,6 +217,7 @@ def _plan(question: Question, problem: PlanningProblem, public: Public) -> Plan:
         verdict=verdict,
         reason=reason,
         promise=problem.promise,
+        units=public.facts.units(question.unit),
         nu2=problem.nu2(best.candidate),
         chosen=chosen,
         options=[option(origin, trial) for origin, trial in winners.items()],

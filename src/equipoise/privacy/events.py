@@ -3,9 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from equipoise.privacy.promise import OVER_CLIP, Neighbours, Unit
+
+if TYPE_CHECKING:
+    from equipoise.privacy.sampled import Bounds
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,18 @@ class Event:
 
     def epsilon(self, delta: float) -> float:
         """The epsilon that all of it spends at `delta`: exact at rate 1, else an upper bound."""
+        return self.bounds(delta).upper
+
+    def bounds(self, delta: float) -> "Bounds":
+        """Between which that epsilon lies, for the sensitivity given: equal at rate 1."""
         from equipoise.privacy.gaussian import epsilon_spent  # scipy: not for --help
-        from equipoise.privacy.sampled import sampled_epsilon
+        from equipoise.privacy.sampled import Bounds, sampled_bounds
 
         if self.rate == 1 or self.sigma == 0:
-            return epsilon_spent(self.sigma, self.count, self.sensitivity, delta, self.slack)
+            exact = epsilon_spent(self.sigma, self.count, self.sensitivity, delta, self.slack)
+            return Bounds(exact, exact)
         noise = self.sigma / (self.sensitivity / OVER_CLIP[self.neighbours])
-        return sampled_epsilon(noise, self.count, self.rate, delta, self.neighbours)
+        return sampled_bounds(noise, self.count, self.rate, delta, self.neighbours)
 
 
 class Account(NamedTuple):
@@ -58,17 +66,26 @@ class Account(NamedTuple):
     epsilons    what each event spends at the run's delta
     exact       whether epsilon is exact; else an upper bound (secret samples, stability)
     follows_from   the constants that the sensitivity follows from, where it is not the clip's
+    epsilons_lower   what each event spends at least; None where that is not known (stability)
     """
 
     events: tuple[Event, ...]
     epsilons: tuple[float, ...]
     exact: bool = True
     follows_from: dict[str, float] | None = None
+    epsilons_lower: tuple[float, ...] | None = None
 
     @property
     def epsilon(self) -> float:
         """The run's: the largest of its clients'."""
         return max(self.epsilons)
+
+    @property
+    def epsilon_lower(self) -> float | None:
+        """What the run spends at least; None where that is not known."""
+        if self.exact:
+            return self.epsilon
+        return max(self.epsilons_lower) if self.epsilons_lower else None
 
     @property
     def mu(self) -> float | None:
@@ -109,6 +126,11 @@ def account(
     follows_from: dict[str, float] | None = None,
 ) -> Account:
     """The account of these events: equal ones are accounted for once."""
-    spent = {event: event.epsilon(delta) for event in set(events)}
-    tight = exact and all(event.rate == 1 for event in events)
-    return Account(tuple(events), tuple(spent[event] for event in events), tight, follows_from)
+    spent = {event: event.bounds(delta) for event in set(events)}
+    return Account(
+        tuple(events),
+        tuple(spent[event].upper for event in events),
+        exact and all(event.rate == 1 for event in events),
+        follows_from,
+        tuple(spent[event].lower for event in events) if exact else None,
+    )

@@ -1,5 +1,6 @@
 """What is promised: how much may leak, about whom, and seen by whom."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -16,6 +17,19 @@ NEIGHBOURS_OF: dict[Unit, tuple[Neighbours, Neighbours]] = {
     "client": ("replace-one", "zero-out"),
     "record": ("replace-one", "add-remove"),
 }
+
+STRONG, REASONABLE = 1.0, 10.0
+"""Up to which epsilon a guarantee is called strong, and reasonable (Ponomareva et al., "How to
+DP-fy ML", 2023); beyond, it is weak."""
+MOST_EPSILON = 20.0
+"""Beyond it nothing is called private. (epsilon, delta)-DP lets an attack with a share a of false
+alarms hit with probability e^epsilon a + delta; with e^20 = 485 million that excludes no attack
+that raises more than one false alarm in 485 million."""
+
+
+def too_large(delta: float, units: int) -> bool:
+    """Whether publishing one of so many protected units, chosen at random, would satisfy delta."""
+    return delta >= 1 / units
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -78,6 +92,37 @@ class Promise:
         colluding = 1 if self.colluding is None else self.colluding
         require(colluding >= 0, f"colluding={colluding} is not a number of clients")
         object.__setattr__(self, "colluding", colluding)
+
+    def vacuous(self, units: int, spent: float | None = None) -> str:
+        """Why this says too little to be called private, where it does, of `units` that are
+        protected; epsilon is what was spent, if that is known."""
+        epsilon = self.epsilon if spent is None else spent
+        reasons = []
+        if epsilon > MOST_EPSILON:
+            reasons.append(
+                f"epsilon={epsilon:g} is above {MOST_EPSILON:g}, where differential privacy "
+                "excludes no attack that raises more than one false alarm in 485 million"
+            )
+        if too_large(self.delta, units):
+            reasons.append(
+                f"delta={self.delta:g} is not below 1 / number of {self.unit}s ({units}): a "
+                f"mechanism that publishes one {self.unit} chosen at random would satisfy such a "
+                "delta"
+            )
+        return "; ".join(reasons)
+
+    def cautions(self, units: int, spent: float | None = None) -> list[str]:
+        """What must be said first of how little this promises; nothing where it is enough."""
+        epsilon = self.epsilon if spent is None else spent
+        if reason := self.vacuous(units, spent):
+            return [f"NOT PRIVATE: {reason}."]
+        if epsilon <= REASONABLE:
+            return []
+        return [
+            f"WEAK: epsilon={epsilon:g} lets one {self.unit} make an outcome "
+            f"{math.exp(epsilon):.2g} times as likely; up to {REASONABLE:g} is called reasonable, "
+            f"up to {STRONG:g} strong."
+        ]
 
     def check_clients(self, clients: int) -> None:
         """Refuse a number of clients with which nobody's noise protects."""

@@ -3,39 +3,100 @@
 Every local step releases the sum of the sampled records' clipped gradients, plus N(0, sigma^2).
 Without sampling (rate 1) the exact calculus of `gaussian` holds. With sampling the loss of one
 step has no closed form; Google's dp-accounting composes its distribution numerically, on a grid
-rounded to the pessimistic side (Doroshenko et al., "Connect the dots", 2022).
+rounded to the pessimistic side (Doroshenko et al., "Connect the dots", 2022): an upper bound of
+epsilon. It takes sigma/C under both neighbours: for replace-one it doubles the sensitivity by
+itself.
 
-It takes sigma/C under both neighbours: for replace-one it doubles the sensitivity by itself.
+The same distribution gives a lower bound. Connecting the dots moves the loss l of one step to one
+of the two points of the grid around it, at random, so that the mean of e^(-l) stays. With points h
+apart, the loss then rises by at most h^2/8 in the mean (Hoeffding's lemma), and its mean apart, T
+steps together raise it by more than h sqrt(T ln(1/eta) / 2) only with probability eta
+(Hoeffding's inequality). With D the sum of both, delta_grid(epsilon) <= delta(epsilon - D) + eta:
+the exact epsilon at delta is at least that of the grid at delta + eta, less D. The grid is refined
+until D is at most TOLERANCE of epsilon.
 """
 
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 from equipoise.errors import InvalidValue, require
 from equipoise.privacy.gaussian import epsilon_spent, noise_sigma
 from equipoise.privacy.promise import OVER_CLIP, Neighbours, check_budget
 
-_COARSE, _FINE = 2e-3, 2e-4  # grids of the privacy loss: to search on, and to tell
+TOLERANCE = 0.01  # of epsilon, between its two bounds
+# Grids of the privacy loss, powers of two. On finer ones rounding adds more than the grid takes
+# away: masses of one step are differences of deltas, divided by the grid.
+_COARSEST, _FINEST = 2.0**-9, 2.0**-20
+_MOST_POINTS = 2**19  # of the losses of one step: about two seconds
+_APART = 1e-4  # how far, as a share, calibrated noise may be from the least that is enough
+_ETA = 1e-3  # the share of delta that the lower bound gives away
+# Of what T steps compose, Fourier transforms have an error of at most T times this: against
+# binomial distributions, summed over all points, up to two thirds of it.
+_ROUNDING = 2.0**-50
 # Below it sampling is not counted: losses grow beyond what a grid can hold.
 _LEAST_NOISE = 0.1
 _KNOWN = ("replace-one", "add-remove")
+
+
+class Sampled(NamedTuple):
+    """Steps that are composed: `noise` is sigma/C, `rate` the sampling rate."""
+
+    noise: float
+    steps: int
+    rate: float
+    neighbours: Neighbours
+
+
+class Bounds(NamedTuple):
+    """The exact epsilon lies between them: `upper` is what is promised."""
+
+    lower: float
+    upper: float
 
 
 def sampled_epsilon(
     noise: float, steps: int, rate: float, delta: float, neighbours: Neighbours
 ) -> float:
     """The epsilon that `steps` steps spend, an upper bound: `noise` is sigma/C, `rate` the sampling
-    rate.
+    rate."""
+    return sampled_bounds(noise, steps, rate, delta, neighbours).upper
+
+
+def sampled_bounds(
+    noise: float, steps: int, rate: float, delta: float, neighbours: Neighbours
+) -> Bounds:
+    """The least and the most that `steps` steps may spend, on grids that are refined until the two
+    agree to TOLERANCE, or until finer ones cost too much.
 
     Never above what the same steps without sampling spend: whoever knew the coins would see that at
     most.
     """
     _check(steps, rate, neighbours)
     whole = epsilon_spent(noise, steps, OVER_CLIP[neighbours], delta)
-    if rate == 1 or noise < _LEAST_NOISE or whole == 0:
-        return whole
-    return min(whole, _composed(noise, steps, rate, delta, neighbours, _FINE))
+    if rate == 1 or whole == 0:
+        return Bounds(whole, whole)
+    if noise < _LEAST_NOISE:
+        return Bounds(0.0, whole)
+    what = Sampled(noise, steps, rate, neighbours)
+    upper, grid, wanted = whole, 2 * _COARSEST, _COARSEST
+    while upper > 0 and grid > wanted:
+        grid = min(grid / 2, wanted)
+        upper = min(upper, _upper(what, delta, grid))  # every grid's bound holds
+        wanted = grid_of(what, upper, delta)
+    return Bounds(min(_lower(what, delta, grid), upper), upper)
+
+
+def grid_of(what: Sampled, epsilon: float, delta: float) -> float:
+    """The coarsest grid on which the two bounds of this epsilon agree to TOLERANCE, if it is not
+    too fine for the losses of one step, up to ten sigmas from their centre."""
+    spread = math.sqrt(what.steps * -math.log(_ETA * delta) / 2)
+    apart = TOLERANCE * epsilon  # D, solved for the grid
+    grid = 2 * apart / (spread + math.sqrt(spread**2 + what.steps * apart / 2))
+    shift = OVER_CLIP[what.neighbours] / what.noise
+    finest = max(_FINEST, shift * (shift + 20) / _MOST_POINTS)
+    return min(_COARSEST, 2.0 ** math.floor(math.log2(max(grid, finest))))
 
 
 @lru_cache(maxsize=256)
@@ -50,17 +111,23 @@ def sampled_noise(
     if rate == 1 or safe <= _LEAST_NOISE:
         return safe
 
-    def excess(noise: float, grid: float) -> float:
+    def excess(noise: float, coarser: int) -> float:
         """log(epsilon spent / epsilon): falling, and nearly a straight line in log(noise)."""
-        return math.log(max(_composed(noise, steps, rate, delta, neighbours, grid), 1e-9) / epsilon)
+        what = Sampled(noise, steps, rate, neighbours)
+        grid = min(_COARSEST, coarser * grid_of(what, epsilon, delta))
+        return math.log(max(_upper(what, delta, grid), 1e-9) / epsilon)
 
-    for grid, apart in ((_COARSE, 2.0), (_FINE, 1.01)):
-        safe = _least(lambda noise, grid=grid: excess(noise, grid), safe, apart)  # type: ignore[misc]
+    for coarser, apart in ((32, 2.0), (2, 1.01)):
+        safe = _least(lambda noise, by=coarser: excess(noise, by), safe, apart)  # type: ignore[misc]
+    # What is told may come from another grid. It is at most what is spent without sampling, and so
+    # the end is reached.
+    while sampled_epsilon(safe, steps, rate, delta, neighbours) > epsilon:
+        safe *= 1 + _APART
     return safe
 
 
 def _least(excess: Callable[[float], float], safe: float, apart: float) -> float:
-    """The least argument, up to 1e-4, for which `excess` was seen not to be positive, by regula
+    """The least argument, up to _APART, for which `excess` was seen not to be positive, by regula
     falsi in its logarithm.
 
     `safe` itself where the grid is too coarse to see that it is enough.
@@ -76,10 +143,11 @@ def _least(excess: Callable[[float], float], safe: float, apart: float) -> float
         unsafe = max(safe / apart, _LEAST_NOISE)
         below = excess(unsafe)
         apart *= apart  # from 1.01 to a factor of 2 in seven leaps
-    while safe > unsafe * (1 + 1e-4):
-        # Of the way from safe to unsafe, in logarithms.
+    while safe > unsafe * (1 + _APART):
+        # Of the way from safe to unsafe, in logarithms: to a point just on the safe side.
         share = above / (above - below) if below < math.inf else 0.5
-        middle = safe * (unsafe / safe) ** min(max(share, 0.05), 0.95)
+        middle = safe * (unsafe / safe) ** min(share, 0.95) * (1 + _APART / 4)
+        middle = min(middle, safe / (1 + _APART / 2))
         value = excess(middle)
         if value <= 0:
             safe, above, below = middle, value, below / 2  # halved: both ends move (Illinois)
@@ -89,9 +157,28 @@ def _least(excess: Callable[[float], float], safe: float, apart: float) -> float
 
 
 @lru_cache(maxsize=4096)
-def _composed(
-    noise: float, steps: int, rate: float, delta: float, neighbours: Neighbours, grid: float
-) -> float:
+def _upper(what: Sampled, delta: float, grid: float) -> float:
+    return _epsilon(_composed(what, grid), delta - what.steps * _ROUNDING)
+
+
+@lru_cache(maxsize=4096)
+def _lower(what: Sampled, delta: float, grid: float) -> float:
+    composed, eta = _composed(what, grid), _ETA * delta
+    # Masses below zero were counted as zero, so that together they may be more than 1.
+    mass = float(composed.get_delta(-math.inf))
+    risen = what.steps * grid**2 / 8 + grid * math.sqrt(what.steps * -math.log(eta) / 2)
+    lower = _epsilon(composed, mass * (delta + eta + what.steps * _ROUNDING)) - risen
+    return max(0.0, lower) if lower < math.inf else 0.0
+
+
+def _epsilon(composed: Any, delta: float) -> float:
+    """Infinite where rounding left no delta, or where no epsilon was found."""
+    epsilon = float(composed.get_epsilon(delta)) if delta > 0 else math.inf
+    return math.inf if math.isnan(epsilon) else epsilon
+
+
+@lru_cache(maxsize=1)  # both bounds of one composition: it may hold millions of numbers
+def _composed(what: Sampled, grid: float) -> Any:
     try:
         from dp_accounting import (
             GaussianDpEvent,
@@ -102,19 +189,16 @@ def _composed(
         from dp_accounting.pld import PLDAccountant
     except ImportError:
         raise InvalidValue(
-            f"sampling_rate={rate:g} needs dp-accounting: pip install 'equipoise[record]', or use "
-            f"sampling_rate=1"
+            f"sampling_rate={what.rate:g} needs dp-accounting: pip install 'equipoise[record]', or "
+            f"use sampling_rate=1"
         ) from None
     relation = {
         "replace-one": NeighboringRelation.REPLACE_ONE,
         "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
     }
-    accountant = PLDAccountant(relation[neighbours], value_discretization_interval=grid)
-    accountant.compose(
-        SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps)
-    )
-    epsilon = float(accountant.get_epsilon(delta))
-    return math.inf if math.isnan(epsilon) else epsilon
+    accountant = PLDAccountant(relation[what.neighbours], value_discretization_interval=grid)
+    step = PoissonSampledDpEvent(what.rate, GaussianDpEvent(what.noise))
+    return accountant.compose(SelfComposedDpEvent(step, what.steps))
 
 
 def _check(steps: int, rate: float, neighbours: Neighbours) -> None:

@@ -3,6 +3,7 @@
 import math
 
 from equipoise.describe import clipped
+from equipoise.privacy.promise import REASONABLE, STRONG
 from equipoise.result import Result
 
 UNIT = {
@@ -67,8 +68,10 @@ def _promised(result: Result) -> dict[str, str]:
     run, account = result.run, result.account
     how = "exact" if account.exact else "upper bound"
     others = "; of the clients that do not collude" if run.colluding else ""
+    lower = None if account.exact else account.epsilon_lower
     return {
         f"epsilon, {how}": _number(account.epsilon),
+        **({} if lower is None else {"epsilon, lower bound": _number(lower)}),
         "epsilon, nominal": _number(run.epsilon),
         "delta": _number(run.delta),
         "mu of Gaussian DP": "not defined (sampled)" if account.mu is None else _number(account.mu),
@@ -87,7 +90,7 @@ def _released(result: Result) -> dict[str, str]:
     run, account = result.run, result.account
     what = "nothing noised" if account.sigma == 0 else run.mechanism.words.released
     if account.sampled:
-        what += f"; the {run.unit}s of a step are a secret Poisson sample"
+        what += f"; the {run.unit}s of a step are a secret Poisson sample, {_rates(result)}"
     rule = run.noise_rule if run.v is None else f"{run.noise_rule}, v = {run.v}"
     return {
         "releases": str(account.releases),
@@ -96,7 +99,7 @@ def _released(result: Result) -> dict[str, str]:
         "C bounds": clipped(run),
         "sensitivity": _number(account.sensitivity),
         "sigma": _number(account.sigma),
-        "sigma is": f"per coordinate, of {_noised(result)}",
+        "sigma is": f"per coordinate, of {_noised(result)}{_largest(result)}",
         "sigma of one client": _number(result.client_sigma),
         "schedule": f"{run.schedule}, drawn before training from public values only",
         **_lattice(result),
@@ -112,6 +115,25 @@ def _lattice(result: Result) -> dict[str, str]:
         return {}
     steps = f"{_number(result.lattice)}: every coordinate that leaves is a whole multiple of it"
     return {"lattice": steps, "law of the noise": run.mechanism.words.law or LAW[run.trust]}
+
+
+def _rates(result: Result) -> str:
+    """Which sampling rates were used."""
+    if len({event.rate for event in result.account.events}) == 1:
+        return "with one rate for all clients"
+    return (
+        f"each client with a rate of its own, such that it has {result.run.batch} records on "
+        "average (all of them where there are fewer)"
+    )
+
+
+def _largest(result: Result) -> str:
+    differ = len({event.sigma for event in result.account.events}) > 1
+    return (
+        "; the largest: each client has its own, so that none adds more than its own records need"
+        if differ
+        else ""
+    )
 
 
 def _noised(result: Result) -> str:
@@ -150,13 +172,15 @@ def _accountant(result: Result) -> str:
         relation = {"replace-one": "REPLACE_ONE", "add-remove": "ADD_OR_REMOVE_ONE"}
         return (
             "Accountant: privacy loss distributions of Google's dp-accounting, rounded to the "
-            "pessimistic side. With `noise` = sigma / C (for replace-one too: the accountant "
-            "doubles the sensitivity itself), for each client:\n\n"
+            "pessimistic side: an upper bound. With `noise` = sigma / C (for replace-one too: the "
+            "accountant doubles the sensitivity itself), for each client:\n\n"
             "```python\n"
             "from dp_accounting import GaussianDpEvent, NeighboringRelation\n"
             "from dp_accounting import PoissonSampledDpEvent, SelfComposedDpEvent\n"
             "from dp_accounting.pld import PLDAccountant\n\n"
-            f"accountant = PLDAccountant(NeighboringRelation.{relation[result.run.neighbours]})\n"
+            f"relation, grid = NeighboringRelation.{relation[result.run.neighbours]}, "
+            f"{_grid(result)!r}\n"
+            "accountant = PLDAccountant(relation, value_discretization_interval=grid)\n"
             "sampled = PoissonSampledDpEvent(rate, GaussianDpEvent(noise))\n"
             "accountant.compose(SelfComposedDpEvent(sampled, releases))\n"
             "epsilon = accountant.get_epsilon(delta)\n"
@@ -171,24 +195,50 @@ def _accountant(result: Result) -> str:
     )
 
 
+def _grid(result: Result) -> float:
+    """On which every client's epsilon comes out as told."""
+    from equipoise.privacy.sampled import Sampled, grid_of  # scipy
+
+    account, run = result.account, result.run
+    sampled = [event for event in account.events if event.rate < 1]
+    steps = [Sampled(e.sigma / run.clip, e.count, e.rate, run.neighbours) for e in sampled]
+    return min(grid_of(step, account.epsilon, run.delta) for step in steps)
+
+
 def _verdict(result: Result) -> str:
     notices = [f"**{notice}**" for notice in result.notices]
     if result.private:
         unit, epsilon, delta = result.run.unit, result.account.epsilon, result.run.delta
         notices.append(
             f"The whole run is (epsilon, delta)-differentially private for one {unit}, with "
-            f"epsilon = {epsilon:.6g} (rounded; the table has all digits) and delta = {delta:g}, "
+            f"epsilon = {epsilon:.6g} (rounded; the table has all digits{_between(result)}) and "
+            f"delta = {delta:g}, "
             "under the definitions below: for all neighbouring data sets, in either order, and "
             "every set S of outcomes that the adversary may see, P(S) <= e^epsilon * P'(S) + "
             "delta, where P and P' are the distributions of the outcome under the one and under "
-            f"the other.{_factor(epsilon)} {REACH[unit]}"
+            f"the other.{_strength(epsilon)} {REACH[unit]}"
         )
     return "\n\n".join(notices)
 
 
-def _factor(epsilon: float) -> str:
-    """e^epsilon, where a number can hold it."""
-    return f" Here e^epsilon is about {math.exp(epsilon):.3g}." if epsilon < 700 else ""
+def _between(result: Result) -> str:
+    """Where the exact epsilon lies, if what is told is only an upper bound of it."""
+    account = result.account
+    if account.exact or account.epsilon_lower is None:
+        return ""
+    return f"; the exact one is between {account.epsilon_lower:.6g} and {account.epsilon:.6g}"
+
+
+def _strength(epsilon: float) -> str:
+    """What this epsilon lets anybody conclude, and how strong that is called."""
+    factor = math.exp(epsilon)
+    name = "strong" if epsilon <= STRONG else "reasonable" if epsilon <= REASONABLE else "weak"
+    return (
+        f" Here e^epsilon is about {factor:.3g}: delta aside, of two neighbouring data sets that "
+        f"seemed equally likely before, nobody becomes more than {factor / (1 + factor):.2%} sure "
+        f"of one. Such an epsilon is called {name}: strong up to {STRONG:g}, reasonable up to "
+        f"{REASONABLE:g}, weak above (Ponomareva et al. 2023, How to DP-fy ML)."
+    )
 
 
 def _origin(result: Result, model_sha256: str | None) -> str:

@@ -6,6 +6,7 @@ from pathlib import PurePath
 from typing import Any
 
 from equipoise.privacy.mechanisms.catalogue import mechanism
+from equipoise.privacy.promise import too_large
 from equipoise.reports.stored import PRIVACY, TRAINING, Group
 from equipoise.reports.study import NOT_PRIVATE
 
@@ -79,4 +80,6 @@ def meaning(settings: Settings, private: bool) -> str:
     noise = f", noise in the {settings['noise_in']}" if settings["unit"] == "record" else ""
     protects = f"unit: one {settings['unit']} ({settings['neighbours']}){noise}"
     trust = f"trust: {settings['trust']}; δ = {settings['delta']:g}"
+    if settings["unit"] == "client" and too_large(settings["delta"], settings["clients"]):
+        trust += " (not below 1 / number of clients: not private)"
     return f"{rule}; {protects}; {trust}; {clients}"

@@ -52,5 +52,5 @@ def _title(result: Result) -> str:
     privacy = f"ε = {result.account.epsilon:.4g}, δ = {run.delta:g}, unit: one {run.unit}"
     return (
         f"{task_name(run.task)}, {run.algorithm}, {run.clients} clients: "
-        f"{'not private' if run.simulation else privacy}"
+        f"{'not private' if run.simulation or result.vacuous else privacy}"
     )

@@ -9,6 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from equipoise.privacy.promise import MOST_EPSILON
+
 NOT_PRIVATE = "non-private"
 
 
@@ -154,6 +156,8 @@ class Case:
         spent = [cell.epsilon_spent for cell in self.cells if cell.epsilon == epsilon]
         if self.nominal:
             return f"ε = {epsilon:g} (exact ε = {_span(spent)})"
+        if min(spent) > MOST_EPSILON:
+            return f"ε = {epsilon:g} (not private)"
         if 0.995 * epsilon < min(spent) and max(spent) < 1.005 * epsilon:
             return f"ε = {epsilon:g}"
         return f"ε = {epsilon:g} (spent = {_span(spent)})"

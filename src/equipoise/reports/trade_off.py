@@ -135,7 +135,8 @@ def _verdicts(plans: list[Plan]) -> str:
     """Every verdict with its budgets, in the order of these."""
     budgets: dict[str, list[str]] = {}
     for plan in sorted(plans, key=lambda plan: plan.epsilon):
-        budgets.setdefault(plan.verdict, []).append(f"{plan.epsilon:g}")
+        private = ", not private" if plan.vacuous else ""
+        budgets.setdefault(plan.verdict + private, []).append(f"{plan.epsilon:g}")
     verdicts = [f"{verdict} (ε = {', '.join(values)})" for verdict, values in budgets.items()]
     return f"Verdict: {'; '.join(verdicts)}"
 

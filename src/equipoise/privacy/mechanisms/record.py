@@ -1,5 +1,6 @@
 """What the mechanisms that protect one record have in common."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from equipoise.errors import DataError, InvalidValue, require
@@ -8,6 +9,8 @@ from equipoise.privacy.mechanisms.mechanism import no_constant
 
 if TYPE_CHECKING:
     from equipoise.settings import Run, Settings
+
+FEW_RATES = 16  # that are accounted for one by one: each takes up to a second or two
 
 
 def check_record(settings: "Settings") -> None:
@@ -57,16 +60,16 @@ def public_sizes(facts: Facts) -> tuple[int, ...]:
 
 
 def rates_of(run: "Run", sizes: tuple[int, ...]) -> tuple[float, ...]:
-    """Each client's sampling rate: the common one, or what makes `batch` records on average."""
+    """Each client's sampling rate: the one that was said, or what makes `batch` records on average
+    (all records of a client that has fewer)."""
     if run.sampling_rate is not None:
         return (run.sampling_rate,) * len(sizes)
     if run.batch == "full":
         return (1.0,) * len(sizes)
-    short = [i for i, size in enumerate(sizes) if size < run.batch]
-    if short:
-        raise InvalidValue(
-            f"batch={run.batch} is more than the {sizes[short[0]]} records of client {short[0]}: a "
-            "secret sample cannot expect more records than there are; lower batch, or give "
-            "sampling_rate"
-        )
-    return tuple(run.batch / size for size in sizes)
+    rates = tuple(min(1.0, run.batch / size) for size in sizes)
+    return rates if len(set(rates)) <= FEW_RATES else tuple(map(_rounded, rates))
+
+
+def _rounded(rate: float) -> float:
+    """To one of eight rates per doubling: within 4.5 %, far less than samples differ in size."""
+    return math.exp2(round(8 * math.log2(rate)) / 8)

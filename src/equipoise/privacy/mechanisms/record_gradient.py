@@ -53,17 +53,21 @@ class RecordGradient:
         check_gradient_trust(question)
 
     def events(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> list[Event]:
-        """A release at every local step; the noise is that of the largest rate, the others spend
-        less."""
+        """A release at every local step, with the noise of each client's own sampling rate: all
+        spend the budget."""
         rates, steps = rates_of(run, public_sizes(facts)), sum(schedule)
-        sensitivity = run.promise.sensitivity(run.clip)
-        largest = Event("record", run.neighbours, sensitivity, 0.0, max(rates), steps)
-        if run.epsilon < math.inf:
-            noise = sampled_noise(run.epsilon, run.delta, steps, max(rates), run.neighbours)
-            largest = _enough(largest, noise * run.clip, run.epsilon, run.delta)
-        gamma = spacing(run.clip, largest.sigma)
+        event = {rate: self._event(run, rate, steps) for rate in set(rates)}
+        gamma = spacing(run.clip, max(each.sigma for each in event.values()))
         check_spacing(2 * gamma, facts.dimension, run.clip)
-        return [replace(largest, rate=rate, lattice=gamma) for rate in rates]
+        return [replace(event[rate], lattice=gamma) for rate in rates]
+
+    def _event(self, run: "Run", rate: float, steps: int) -> Event:
+        sensitivity = run.promise.sensitivity(run.clip)
+        event = Event("record", run.neighbours, sensitivity, 0.0, rate, steps)
+        if run.epsilon == math.inf:
+            return event
+        noise = sampled_noise(run.epsilon, run.delta, steps, rate, run.neighbours)
+        return _enough(event, noise * run.clip, run.epsilon, run.delta)
 
     def follows_from(
         self, run: "Run", facts: Facts, schedule: tuple[int, ...]
