@@ -4,6 +4,10 @@ Nothing public depends on what is in a private row: scaling, clipping, coding, L
 the bounds; a cell outside them is clipped or filled, a row with too few or too many cells is filled
 or cut, a record whose label is not declared is left out (or, where the unit is a record, stays as
 one that teaches nothing), and only the client's own log says how often.
+
+Nor does a row decide how another is read: in a CSV file every line after the first is one record,
+whatever it holds, so a quote that is not closed ends with its line, and a line break within quotes
+makes two records. A cell that cannot be read is a missing one.
 """
 
 import csv
@@ -33,6 +37,7 @@ log = logging.getLogger("equipoise.client")
 
 L2 = 0.01
 ITERATIONS = 64
+BOM = b"\xef\xbb\xbf"
 FEATURE_NORM = 1.0  # by construction: k columns of norm at most 1 each, divided by sqrt(k)
 
 
@@ -235,15 +240,27 @@ def _check_header(path: str, header: list[str], names: list[str]) -> None:
 def _read_csv(path: str) -> tuple[list[str], list[list[str]]]:
     csv.field_size_limit(sys.maxsize)
     try:
-        with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+        header, *lines = Path(path).read_bytes().removeprefix(BOM).split(b"\n")
     except OSError as error:
         raise DataError(f"data={path}: {error.strerror}") from None
-    except csv.Error:
-        raise DataError(f"data={path} is not a CSV table") from None
-    if not header:
-        raise DataError(f"data={path} is empty: expected a header with the names of the columns")
-    return [name.strip() for name in header], rows
+    if lines and not lines[-1]:
+        lines.pop()  # what follows the last line's end is no line
+    names = [name.strip() for name in _row(header)]
+    if not any(names):
+        raise DataError(
+            f"data={path} is empty, or its first line is: expected a header with the names of the "
+            "columns"
+        )
+    if b"\r" in header.rstrip(b"\r"):  # then what is taken for the header holds records
+        raise DataError(f"data={path}: its lines end in CR alone; save it with line feeds")
+    return names, [_row(line) for line in lines]
+
+
+def _row(line: bytes) -> list[str]:
+    """The cells of one line, whatever is in it: no line is a mistake, or the whole file would
+    depend on it."""
+    text = line.decode(errors="replace").replace("\r", " ")
+    return next(csv.reader([text])) if '"' in text else text.split(",")
 
 
 def _read_parquet(path: str) -> tuple[list[str], list[list[str]]]:
