@@ -236,6 +236,11 @@ def _notices(run: Run, task: Task, spent: float, failed: str | None) -> list[str
             "SIMULATION, NOT PRIVATE: whoever knows the noise seed "
             f"{run.simulate_noise_seed} can subtract the noise."
         )
+    if declared := _declared_public(run):
+        notices.append(
+            f"OUTSIDE THE GUARANTEE: {declared} declares records of your own file public: nothing "
+            "protects these."
+        )
     if slow := _slow_layers(run, task):
         notices.append(
             "SLOW: these layers need a gradient formed for every single record, at many times the "
@@ -263,6 +268,12 @@ def _privacy_notice(run: Run, task: Task, spent: float) -> str:
             f"publishes one {run.unit} chosen at random would satisfy such a delta."
         )
     return ""
+
+
+def _declared_public(run: Run) -> str:
+    """The settings by which private files became public in part."""
+    said = {"test_share": run.test_share, "public_records": run.public_records} if run.data else {}
+    return " with ".join(f"{name}={value:g}" for name, value in said.items() if value)
 
 
 def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:
