@@ -272,8 +272,10 @@ def _privacy_notice(run: Run, task: Task, spent: float) -> str:
 
 def _declared_public(run: Run) -> str:
     """The settings by which private files became public in part."""
-    said = {"test_share": run.test_share, "public_records": run.public_records} if run.data else {}
-    return " with ".join(f"{name}={value:g}" for name, value in said.items() if value)
+    shares = {"test_share": run.test_share, "public_records": run.public_records}
+    return " with ".join(
+        f"{name}={value:g}" for name, value in shares.items() if value and run.data
+    )
 
 
 def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:
