@@ -25,7 +25,7 @@ TESTS = [
         "tables",
         "own_models",
         "own_data",
-        "libsvm_and_digits",
+        "libsvm",
         "one_client",
     )
 ]
@@ -34,7 +34,7 @@ RECORD_TESTS = [
     for name in (
         "new_algorithm",
         "own_data",
-        "libsvm_and_digits",
+        "libsvm",
         "record_runs",
         "per_example",
         "tables",
