@@ -146,6 +146,8 @@ def test_errors_of_a_data_set_stay_with_it(error):
     "line",
     [
         f"raise ValueError('{TEXT}')",
+        f"raise __import__('equipoise').DataError('{TEXT}')",
+        f"raise SystemExit('{TEXT}')",
         f"{{}}['{TEXT}']",
         "eval(''.join(map(chr, [112, 97, 116, 105, 101, 110, 116, 52, 55, 49, 49])))",
     ],
@@ -159,6 +161,14 @@ def test_errors_of_a_task_file_are_told_by_kind_and_line(tmp_path, line):
     assert TEXT not in text
     assert TEXT.replace(" ", "") not in text
     assert "line 2" in str(caught.value)
+
+
+def test_our_own_errors_in_a_task_file_are_told_in_full(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text("import equipoise\nequipoise.load('nowhere')\n")
+    with pytest.raises(EquipoiseError, match="nowhere") as caught:
+        load_task(str(path), TaskOptions())
+    assert "line 2" not in str(caught.value)
 
 
 def test_errors_about_code_are_told_in_full(tmp_path):

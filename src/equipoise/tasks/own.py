@@ -290,14 +290,22 @@ def _run_file(path: str, seed: int) -> dict[str, Any]:
         sys.path.insert(0, str(Path(path).resolve().parent))
         try:
             return runpy.run_path(path)
-        except (EquipoiseError, KeyboardInterrupt):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
+            if isinstance(error, EquipoiseError) and _is_ours(error):
+                raise
             raise DataError(
                 f"{path}, line {_line(error, path)}: {type(error).__name__}{_about(error, path)}"
             ) from None
         finally:
             sys.path.pop(0)
+
+
+def _is_ours(error: EquipoiseError) -> bool:
+    """Whether this package raised it: others may use our errors too, with words of their own."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return Path(last.filename).is_relative_to(Path(__file__).parents[1])
 
 
 def _about(error: BaseException, path: str) -> str:
