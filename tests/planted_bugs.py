@@ -288,14 +288,14 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "one record: an open quote swallows the lines that follow",
         "tasks/csv.py",
-        "return names, [_row(line) for line in lines]",
-        'return names, list(csv.reader(line.decode(errors="replace") + "\\n" for line in lines))',
+        "_row(header)], [_row(line) for line in lines]",
+        '_row(header)], list(csv.reader(line.decode(errors="replace") for line in lines))',
     ),
     (
         "one record: a line that is no record changes the number of records",
         "tasks/libsvm.py",
-        "records = [_record(line) for line in lines]",
-        "records = [record for record in map(_record, lines) if record]",
+        "records = [_record(line) for line in _lines(path)]",
+        "records = [record for record in map(_record, _lines(path)) if record is not NO_RECORD]",
     ),
     (
         "one record: what cannot be read is trained on",

@@ -225,7 +225,7 @@ def test_declared_labels_and_indices_hold_whatever_a_record_says(tmp_path, odd):
 def test_bounds_of_a_libsvm_file_that_make_no_sense_are_refused(tmp_path, text):
     (tmp_path / "b.toml").write_text(text)
     data = numbered(tmp_path / "f.txt")
-    with pytest.raises(DataError, match=r"task libsvm needs \[index\]|are not all numbers"):
+    with pytest.raises(DataError, match=r"task libsvm needs \[index\]"):
         load_task("libsvm", TaskOptions(data=data, bounds=str(tmp_path / "b.toml"), clients=4))
 
 

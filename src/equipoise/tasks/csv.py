@@ -224,36 +224,35 @@ def _cells_at(rows: list[list[str]], place: int) -> list[str]:
 def _check_header(path: str, header: list[str], names: list[str]) -> None:
     if len(header) == 1 < len(names) and ";" in header[0]:
         raise DataError(f"{path} looks separated by semicolons: save it with commas")
-    wrong = []
+    if sorted(header) != sorted(names):
+        raise DataError(
+            f"{path} does not have the columns of the bounds file: it {_difference(header, names)}"
+        )
+
+
+def _difference(header: list[str], names: list[str]) -> str:
     missing = [name for name in names if name not in header]
     if missing:  # the first line may be no header, but a record: it is not shown
-        wrong.append(f"lacks {', '.join(missing)}")
-    elif extra := [name for name in header if name not in names]:
-        wrong.append(f"has {', '.join(extra)} besides")
-    if wrong or len(set(header)) < len(header):
-        raise DataError(
-            f"{path} does not have the columns of the bounds file: it "
-            f"{' and '.join(wrong) or 'repeats a column'}"
-        )
+        return f"lacks {', '.join(missing)}"
+    extra = [name for name in header if name not in names]
+    return f"has {', '.join(extra)} besides" if extra else "repeats a column"
 
 
 def _read_csv(path: str) -> tuple[list[str], list[list[str]]]:
     csv.field_size_limit(sys.maxsize)
     try:
-        header, *lines = Path(path).read_bytes().removeprefix(BOM).split(b"\n")
+        content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"data={path}: {error.strerror}") from None
-    if lines and not lines[-1]:
-        lines.pop()  # what follows the last line's end is no line
-    names = [name.strip() for name in _row(header)]
-    if not any(names):
+    header, *lines = content.removeprefix(BOM).removesuffix(b"\n").split(b"\n")
+    if not header.strip():
         raise DataError(
             f"data={path} is empty, or its first line is: expected a header with the names of the "
             "columns"
         )
     if b"\r" in header.rstrip(b"\r"):  # then what is taken for the header holds records
         raise DataError(f"data={path}: its lines end in CR alone; save it with line feeds")
-    return names, [_row(line) for line in lines]
+    return [name.strip() for name in _row(header)], [_row(line) for line in lines]
 
 
 def _row(line: bytes) -> list[str]:

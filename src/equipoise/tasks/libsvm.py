@@ -13,7 +13,7 @@ import logging
 import math
 import zlib
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -148,19 +148,22 @@ def _link(classes: Numbers) -> Link:
 def _declared(bounds: str) -> Form:
     """What a bounds file says: the limits of `index`, and the categories of `label`."""
     columns = parse_bounds(read_text(bounds), bounds)
-    index, label = columns.get("index"), columns.get("label")
-    whole = index is not None and index.low.is_integer() and index.high.is_integer()
-    if set(columns) != {"index", "label"} or not whole or not label or not label.categories:
-        raise DataError(
-            f"{bounds}: task libsvm needs [index] with whole numbers low and high, [label] with "
-            "categories, and nothing else"
-        )
     try:
+        index, label = columns.pop("index"), columns.pop("label")
+        first, last = int(index.low), int(index.high)
         classes = np.unique([float(category) for category in label.categories])
-    except ValueError:
-        raise DataError(f"{bounds}: the categories of label are not all numbers") from None
-    assert index
-    return Form(classes, int(index.low), int(index.high - index.low) + 1)
+    except (KeyError, ValueError):
+        raise _misdeclared(bounds) from None
+    if columns or not len(classes) or (first, last) != (index.low, index.high):
+        raise _misdeclared(bounds)
+    return Form(classes, first, last - first + 1)
+
+
+def _misdeclared(bounds: str) -> DataError:
+    return DataError(
+        f"{bounds}: task libsvm needs [index] with whole numbers low and high, [label] with "
+        "categories that are numbers, and nothing else"
+    )
 
 
 def _found(private: Lines, others: list[Lines]) -> Form:
@@ -234,45 +237,57 @@ def _spread(number: int, share: float) -> NDArray[np.bool_]:
 
 
 def _read(path: str) -> Lines:
-    """The lines of a file. Damage to an archive is an error; whatever a line holds is none."""
+    """The lines of a file: whatever a line holds is no error."""
+    records = [_record(line) for line in _lines(path)]
+    labels = np.array([record.label for record in records])
+    if np.isnan(labels).all():
+        raise DataError(f"{path} is no LIBSVM text: no line is `label index:value index:value ...`")
+    return Lines(
+        path,
+        labels,
+        np.repeat(np.arange(len(records)), [len(record.entries) for record in records]),
+        np.fromiter(chain.from_iterable(record.entries for record in records), np.int64),
+        np.fromiter(chain.from_iterable(record.entries.values() for record in records), np.float64),
+    )
+
+
+def _lines(path: str) -> list[bytes]:
     if not Path(path).is_file():
         raise DataError(f"data={path}: there is no such file")
     try:
         with OPENERS.get(Path(path).suffix, open)(path, "rb") as file:
-            lines = file.read().split(b"\n")
+            lines: list[bytes] = file.read().removesuffix(b"\n").split(b"\n")
     except (OSError, EOFError, zlib.error):
         raise DataError(f"{path} cannot be read to its end: it is damaged") from None
-    if not lines[-1]:
-        lines.pop()  # what follows the last line's end is no line
-    if not lines:
+    if lines == [b""]:
         raise DataError(f"{path} has no records")
-    records = [_record(line) for line in lines]
-    labels = np.array([math.nan if record is None else record[0] for record in records])
-    if np.isnan(labels).all():
-        raise DataError(f"{path} is no LIBSVM text: no line is `label index:value index:value ...`")
-    entries = [record[1] if record else {} for record in records]
-    return Lines(
-        path,
-        labels,
-        np.repeat(np.arange(len(entries)), [len(row) for row in entries]),
-        np.array([index for row in entries for index in row], dtype=np.int64),
-        np.array([value for row in entries for value in row.values()], dtype=np.float64),
-    )
+    return lines
 
 
-def _record(line: bytes) -> tuple[float, dict[int, float]] | None:
-    """The label and the values by index of `label index:value index:value ... # comment`; None if
-    the line is anything else, or a number in it is not finite."""
+class Record(NamedTuple):
+    """The label and the values by index; the label is NaN if the line is no record."""
+
+    label: float
+    entries: dict[int, float]
+
+
+NO_RECORD = Record(math.nan, {})
+
+
+def _record(line: bytes) -> Record:
+    """What stands in `label index:value index:value ... # comment`; no record if the line is
+    anything else, or a number in it is not finite."""
     words = line.partition(b"#")[0].split()
     try:
         label = float(words[0])
         pairs = [word.split(b":") for word in words[1:] if not word.startswith(b"qid:")]
         entries = {int(index): float(value) for index, value in pairs}
     except (ValueError, IndexError):
-        return None
+        return NO_RECORD
     rising = all(a < b for a, b in pairwise([-1, *entries, LARGEST_INDEX]))
     finite = all(map(math.isfinite, (label, *entries.values())))
-    return (label, entries) if rising and finite and len(entries) == len(pairs) else None
+    well_formed = rising and finite and len(entries) == len(pairs)
+    return Record(label, entries) if well_formed else NO_RECORD
 
 
 SPEC = TaskSpec(

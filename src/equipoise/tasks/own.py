@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,8 @@ from equipoise.tasks.network import (
 from equipoise.tasks.own_data import (
     Examples,
     Kind,
-    as_examples,
+    fitted_clients,
     kind_of,
-    nobody,
     possible_kinds,
     read_clients,
     read_public,
@@ -84,17 +84,11 @@ def own_task(
     )
     read = read_clients(clients, only, flat.dtype)
     kind = _kind_that_works(flat, loss, possible_kinds(read, flat.dtype))
-    private = {i: as_examples(data, kind) for i, data in read.items()}
-    empty = nobody(next(iter(private.values())))
-    data = tuple(private.get(i, empty) for i in range(len(clients)))
+    data = fitted_clients(read, kind, len(clients))
     records = None if test is None else read_public(test, "the test set", flat.dtype)
     if records:
         _check_metric(flat, loss, metric, records)
-    public_pool = None if pool is None else read_public(pool, "the public pool", flat.dtype)
-    if public_pool and kind_of(*public_pool) != kind:
-        raise DataError(
-            "the public pool's examples differ in shape or type from the clients': make them alike"
-        )
+    public_pool = None if pool is None else _public_pool(pool, flat.dtype, kind)
     task = model_task(
         name,
         flat,
@@ -134,6 +128,15 @@ def _taken_as_public(test: Any, pool: Any) -> tuple[str, ...]:
     )
 
 
+def _public_pool(pool: Any, precision: torch.dtype, kind: Kind) -> tuple[Tensor, Tensor]:
+    records = read_public(pool, "the public pool", precision)
+    if kind_of(*records) != kind:
+        raise DataError(
+            "the public pool's examples differ in shape or type from the clients': make them alike"
+        )
+    return records
+
+
 def _kind_that_works(
     model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], kinds: Sequence[Kind]
 ) -> Kind:
@@ -167,10 +170,9 @@ def _constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor
 def _fingerprint(
     model: FlatModel, private: Sequence[Examples], *public: tuple[Tensor, Tensor] | None
 ) -> str:
-    """Of the initial weights and all records; which are unreadable counts where any are."""
-    parts = [part for records in (*private, *public) if records for part in records[:2]]
-    marks = [records.unreadable for records in private if records.unreadable.any()]
-    return fingerprint([model.initial().numpy(), *(part.numpy() for part in (*parts, *marks))])
+    """Of the initial weights and all records."""
+    sets = [*(examples.parts for examples in private), *filter(None, public)]
+    return fingerprint([model.initial().numpy(), *(part.numpy() for part in chain(*sets))])
 
 
 def _check_examples(

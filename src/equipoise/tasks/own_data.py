@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from equipoise.errors import DataError, InvalidValue, require
+from equipoise.errors import DataError, EquipoiseError, InvalidValue, require
 
 
 class Kind(NamedTuple):
@@ -36,9 +36,72 @@ class Examples(NamedTuple):
     targets: Tensor
     unreadable: Tensor
 
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """What tells these records from others: the marks too, where there are any."""
+        return self if self.unreadable.any() else self[:2]
 
-Part = Tensor | list[Tensor | None]
-"""The inputs, or the targets, of all records: an array, or one by one, None where unreadable."""
+
+class Array(NamedTuple):
+    """The inputs, or the targets, of all records in one tensor [n, ...]."""
+
+    values: Tensor
+
+    @property
+    def size(self) -> int:
+        return len(self.values)
+
+    def shape(self) -> torch.Size | None:
+        """Of one record; None without records."""
+        return self.values.shape[1:] if self.size else None
+
+    def types(self) -> set[torch.dtype]:
+        return {self.values.dtype} if self.size else set()
+
+    def fitted(self, shape: torch.Size, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+        """In one tensor [n, *shape] of this type, and which records do not fit."""
+        if (self.shape(), self.values.dtype) == (shape, kind):
+            return self.values, torch.zeros(self.size, dtype=torch.bool)
+        return Singles(list(self.values)).fitted(shape, kind)
+
+
+class Singles(NamedTuple):
+    """The same one by one, None where a record could not be read."""
+
+    rows: list[Tensor | None]
+
+    @property
+    def size(self) -> int:
+        return len(self.rows)
+
+    def readable(self) -> list[Tensor]:
+        return [row for row in self.rows if row is not None]
+
+    def shape(self) -> torch.Size | None:
+        """The one that most records have."""
+        shapes = Counter(row.shape for row in self.readable())
+        return max(shapes, key=lambda shape: shapes[shape], default=None)
+
+    def types(self) -> set[torch.dtype]:
+        return {row.dtype for row in self.readable()}
+
+    def fitted(self, shape: torch.Size, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+        """In one tensor [n, *shape] of this type, and which records do not fit."""
+        fitted = torch.zeros(self.size, *shape, dtype=kind)
+        odd = torch.tensor([not _fits(row, shape, kind) for row in self.rows], dtype=torch.bool)
+        for j in (~odd).nonzero().squeeze(-1).tolist():
+            fitted[j] = self.rows[j]
+        return fitted, odd
+
+
+def _fits(row: Tensor | None, shape: torch.Size, kind: torch.dtype) -> bool:
+    """Whether a record can become this without loss; real numbers may be rounded to real ones."""
+    if row is None or row.shape != shape or row.is_complex() != kind.is_complex:
+        return False
+    return kind.is_floating_point or torch.equal(row.to(kind).to(row.dtype), row)
+
+
+Part = Array | Singles
 
 
 class DataSet(NamedTuple):
@@ -67,7 +130,7 @@ def read_data_set(data: Any, whose: str, precision: torch.dtype) -> DataSet:
             "secret Poisson sample; give its data set"
         )
     require(
-        len(read.inputs) == len(read.targets), f"{whose} does not have as many inputs as targets"
+        read.inputs.size == read.targets.size, f"{whose} does not have as many inputs as targets"
     )
     return read
 
@@ -80,15 +143,19 @@ def _unusable(whose: str, trouble: str) -> DataError:
 
 
 def _read(data: Any, precision: torch.dtype) -> DataSet:
-    if isinstance(data, tuple | list) and len(data) == 2 and all(map(_is_array, data)):
+    if _is_pair(data):
         inputs, targets = (_array(part, precision) for part in data)
         return DataSet(inputs, targets)
     examples = [_example(data, j) for j in range(len(data))]
     return DataSet(
-        [example.input for example in examples],
-        [example.target for example in examples],
+        Singles([example.input for example in examples]),
+        Singles([example.target for example in examples]),
         next((example.trouble for example in examples if example.trouble), ""),
     )
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, tuple | list) and len(data) == 2 and all(map(_is_array, data))
 
 
 class Example(NamedTuple):
@@ -117,14 +184,13 @@ def _array(part: Any, precision: torch.dtype) -> Part:
     """A tensor as it is; of an array or a frame, real numbers in the model's precision, whole
     numbers as torch's losses want labels; bytes, such as pixels, stay bytes."""
     if isinstance(part, Tensor):
-        return part
+        return Array(part)
     array = np.array(part)
     if array.dtype.kind not in "biuf":  # objects: one odd cell is enough to make them
-        return [_row(row) for row in array]
-    tensor = torch.from_numpy(array)
-    if tensor.dtype == torch.uint8:
-        return tensor
-    return tensor.to(precision if tensor.is_floating_point() else torch.int64)
+        return Singles([_row(row) for row in array])
+    if array.dtype == np.uint8:
+        return Array(torch.from_numpy(array))
+    return Array(torch.from_numpy(array).to(precision if array.dtype.kind == "f" else torch.int64))
 
 
 def _row(row: Any) -> Tensor | None:
@@ -157,63 +223,53 @@ def possible_kinds(clients: dict[int, DataSet], precision: torch.dtype) -> list[
     targets = [data.targets for data in clients.values()]
     input_shape, target_shape = _shape(inputs), _shape(targets)
     if input_shape is None or target_shape is None:
-        for i, data in clients.items():
-            if data.trouble:
-                raise _unusable(f"client {i}", data.trouble)
-        raise InvalidValue(
-            "the clients' examples differ in shape or type, or there are none: they must be alike"
-        )
+        raise _no_kind(clients)
     types = product(_types(inputs, precision), _types(targets, precision))
     return [Kind(input_shape, first, target_shape, second) for first, second in types]
+
+
+def _no_kind(clients: dict[int, DataSet]) -> EquipoiseError:
+    """Why there is nothing that the examples could be taken for."""
+    for i, data in clients.items():
+        if data.trouble:
+            return _unusable(f"client {i}", data.trouble)
+    return InvalidValue(
+        "the clients' examples differ in shape or type, or there are none: they must be alike"
+    )
 
 
 def _shape(parts: Sequence[Part]) -> torch.Size | None:
     """The shape that arrays have in common; without arrays, the one that most clients have most of.
     None if there is none."""
-    arrays = {part.shape[1:] for part in parts if isinstance(part, Tensor) and len(part)}
-    if arrays:
-        return arrays.pop() if len(arrays) == 1 else None
-    usual = [
-        Counter(row.shape for row in part if row is not None).most_common(1)
-        for part in parts
-        if not isinstance(part, Tensor)
-    ]
-    votes = Counter(shape for (shape, _), *_ in filter(None, usual)).most_common(1)
-    return votes[0][0] if votes else None
+    arrays = [part for part in parts if isinstance(part, Array) and part.size]
+    shapes = Counter(part.shape() for part in arrays or parts)
+    del shapes[None]
+    if arrays and len(shapes) > 1:
+        return None
+    return max(shapes, key=lambda shape: shapes[shape], default=None)
 
 
 def _types(parts: Sequence[Part], precision: torch.dtype) -> list[torch.dtype]:
-    types = {
-        row.dtype
-        for part in parts
-        for row in ([part] if isinstance(part, Tensor) else part)
-        if row is not None and len(part)
-    }
-    if not any(kind.is_floating_point for kind in types):
-        return list(types) if len(types) == 1 else [torch.int64]
+    """What the parts may be taken for; real numbers may be whole ones."""
+    types = set[torch.dtype]().union(*(part.types() for part in parts))
     alike = list(types) if len(types) == 1 else []
-    return list(dict.fromkeys([*alike, precision, torch.int64]))
+    if any(kind.is_floating_point for kind in types):
+        return list(dict.fromkeys([*alike, precision, torch.int64]))
+    return alike or [torch.int64]
+
+
+def fitted_clients(clients: dict[int, DataSet], kind: Kind, number: int) -> tuple[Examples, ...]:
+    """The examples of all clients; those whose data were not looked at have none."""
+    private = {i: as_examples(data, kind) for i, data in clients.items()}
+    empty = Examples(*(part[:0] for part in next(iter(private.values()))))
+    return tuple(private.get(i, empty) for i in range(number))
 
 
 def as_examples(data: DataSet, kind: Kind) -> Examples:
     """The records as tensors of this kind; those that cannot be that are marked."""
-    inputs, odd_inputs = _fitted(data.inputs, kind.input_shape, kind.input_type)
-    targets, odd_targets = _fitted(data.targets, kind.target_shape, kind.target_type)
+    inputs, odd_inputs = data.inputs.fitted(kind.input_shape, kind.input_type)
+    targets, odd_targets = data.targets.fitted(kind.target_shape, kind.target_type)
     return Examples(inputs, targets, odd_inputs | odd_targets)
-
-
-def _fitted(part: Part, shape: torch.Size, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """All rows in one tensor, and which of them do not fit."""
-    if isinstance(part, Tensor) and part.dtype == kind and part.shape[1:] == shape:
-        return part, torch.zeros(len(part), dtype=torch.bool)
-    fitted = torch.zeros(len(part), *shape, dtype=kind)
-    odd = torch.ones(len(part), dtype=torch.bool)
-    for j, row in enumerate(part):
-        if row is not None and row.shape == shape and row.is_complex() == kind.is_complex:
-            fitted[j] = row
-            whole = row.is_floating_point() and not kind.is_floating_point
-            odd[j] = whole and bool((fitted[j] != row).any())
-    return fitted, odd
 
 
 def kind_of(inputs: Tensor, targets: Tensor) -> Kind:
@@ -221,15 +277,10 @@ def kind_of(inputs: Tensor, targets: Tensor) -> Kind:
     return Kind(inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype)
 
 
-def nobody(examples: Examples) -> Examples:
-    """The same kind of data set, without a record."""
-    return Examples(*(part[:0] for part in examples))
-
-
 def read_public(data: Any, whose: str, precision: torch.dtype) -> tuple[Tensor, Tensor]:
     """A public data set, all of whose records must be readable."""
     read = read_data_set(data, whose, precision)
-    if not len(read.inputs):
+    if not read.inputs.size:
         raise DataError(f"{whose} is empty")
     inputs, targets, odd = as_examples(read, possible_kinds({0: read}, precision)[0])
     if odd.any():
