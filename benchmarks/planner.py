@@ -40,7 +40,7 @@ from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.promise import Promise
 from equipoise.seeds import stream
 from equipoise.tasks import TaskOptions, libsvm, load_task
-from equipoise.tasks.linear import LOGISTIC, linear_clients, one_hot
+from equipoise.tasks.linear import LOGISTIC, linear_clients
 from equipoise.tasks.task import Table
 
 ROOT = Path(__file__).parent.parent
@@ -83,15 +83,16 @@ def problem(
         task = load_task(name, TaskOptions(public_records=pool_records))
         clients, pool, L, mu, x0 = task.clients, task.pool, task.L, task.mu, task.x0
     else:  # 20 clients with 19 records each, of a LIBSVM file
-        ((rows, labels),) = libsvm._read([str(DATA / "libsvm" / f"{name}.bz2")])
-        chosen = stream(0, "bench", name).permutation(len(rows))[: 380 + pool_records]
-        table = Table(rows, one_hot(np.searchsorted(np.unique(labels), labels), 2)).rows(chosen)
+        lines = libsvm._read(str(DATA / "libsvm" / f"{name}.bz2"))
+        table, labels = libsvm._coded(lines, libsvm._found(lines, []))
+        chosen = stream(0, "bench", name).permutation(len(labels))[: 380 + pool_records]
+        table = table.rows(chosen)
         pool, parts = (
             table.rows(np.arange(pool_records)),
             np.arange(pool_records, pool_records + 380).reshape(20, 19),
         )
         clients = linear_clients([table.rows(part) for part in parts], LOGISTIC, 0.01, None, 0)
-        L, mu, x0 = 0.51, 0.01, torch.zeros(rows.shape[1], dtype=torch.float64)
+        L, mu, x0 = 0.51, 0.01, torch.zeros(table.features.shape[1], dtype=torch.float64)
     if shifted:
         rng = stream(0, "shift", name)
         factors = np.append(rng.uniform(0.5, 1.5, pool.features.shape[1] - 1), 1.0)

@@ -26,6 +26,8 @@ TESTS = [
         "training",
         "tables",
         "own_models",
+        "own_data",
+        "libsvm",
         "one_client",
         "attacks",
     )
@@ -34,6 +36,8 @@ RECORD_TESTS = [
     f"tests/test_{name}.py"
     for name in (
         "new_algorithm",
+        "own_data",
+        "libsvm",
         "record_runs",
         "per_example",
         "tables",
@@ -316,14 +320,57 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "one record: one dropout mask for all records after a failure",
         "tasks/network.py",
-        "slice(j, j + 1), j\n",
-        "slice(j, j + 1)\n",
+        "summed(start, middle, start, middle) + summed(middle, stop, middle, stop)",
+        "summed(start, middle) + summed(middle, stop)",
     ),
     (
         "one record: one without a label changes the number of records",
         "tasks/csv.py",
         "if keep_all else",
         "if False else",
+    ),
+    (
+        "one record: an open quote swallows the lines that follow",
+        "tasks/csv.py",
+        "_row(header)], [_row(line) for line in lines]",
+        '_row(header)], list(csv.reader(line.decode(errors="replace") for line in lines))',
+    ),
+    (
+        "one record: a line that is no record changes the number of records",
+        "tasks/libsvm.py",
+        "records = [_record(line) for line in _lines(path)]",
+        "records = [record for record in map(_record, _lines(path)) if record is not NO_RECORD]",
+    ),
+    (
+        "one record: what cannot be read is trained on",
+        "tasks/network.py",
+        "counted = ~useless if chosen is None else chosen[: len(useless)] & ~useless",
+        "counted = ~useless if chosen is None else chosen[: len(useless)]",
+    ),
+    (
+        "one record: what cannot be read is no record",
+        "tasks/own_data.py",
+        "    examples = [_example(data, j) for j in range(len(data))]\n",
+        "    examples = [_example(data, j) for j in range(len(data))]\n"
+        "    examples = [example for example in examples if not example.trouble]\n",
+    ),
+    (
+        "private records are a test set by default",
+        "tasks/libsvm.py",
+        "    if share:\n",
+        "    share = share or 0.2\n    if share:\n",
+    ),
+    (
+        "a planner takes private records for public",
+        "tasks/libsvm.py",
+        "    own_files=True,\n",
+        "    own_files=True,\n    pools_itself=True,\n",
+    ),
+    (
+        "what a user's data set raises is told",
+        "tasks/own_data.py",
+        "raise _unusable(whose, type(error).__name__) from None",
+        "raise _unusable(whose, type(error).__name__) from error",
     ),
     (
         "one record: steps too long for a proximal term",

@@ -146,6 +146,8 @@ def test_errors_of_a_data_set_stay_with_it(error):
     "line",
     [
         f"raise ValueError('{TEXT}')",
+        f"raise __import__('equipoise').DataError('{TEXT}')",
+        f"raise SystemExit('{TEXT}')",
         f"{{}}['{TEXT}']",
         "eval(''.join(map(chr, [112, 97, 116, 105, 101, 110, 116, 52, 55, 49, 49])))",
     ],
@@ -159,6 +161,14 @@ def test_errors_of_a_task_file_are_told_by_kind_and_line(tmp_path, line):
     assert TEXT not in text
     assert TEXT.replace(" ", "") not in text
     assert "line 2" in str(caught.value)
+
+
+def test_our_own_errors_in_a_task_file_are_told_in_full(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text("import equipoise\nequipoise.load('nowhere')\n")
+    with pytest.raises(EquipoiseError, match="nowhere") as caught:
+        load_task(str(path), TaskOptions())
+    assert "line 2" not in str(caught.value)
 
 
 def test_errors_about_code_are_told_in_full(tmp_path):
@@ -193,23 +203,44 @@ def test_a_table_without_a_header_is_refused_without_its_first_record(tmp_path):
     assert TEXT not in str(caught.value)
 
 
-@pytest.mark.parametrize("cell", ["nanoseconds", "far date", "not text"])
-def test_a_cell_that_parquet_cannot_turn_into_python_is_a_missing_one(tmp_path, cell):
+def odd_cells():
+    """Two cells of every type that pyarrow cannot turn into Python, or only into something odd."""
+    import pyarrow as pa
+
+    text = pa.array([b"\xff4711", b"f"], pa.binary()).view(pa.string())
+    return {
+        "nanoseconds": pa.array([4711_000_000_001, 0], pa.timestamp("ns")),
+        "far date": pa.array([4711 * 10**12, 0], pa.timestamp("s")),
+        "year 99999": pa.array([35_805_000, 0], pa.date32()),
+        "before 1677": pa.array([-(2**63) + 1, 0], pa.timestamp("us")),
+        "nowhere": pa.array([4711, 0], pa.timestamp("us", tz="Nowhere/Land")),
+        "duration": pa.array([2**62, 0], pa.duration("ns")),
+        "not text": text,
+        "not text, coded": text.dictionary_encode(),
+        "bytes": pa.array([b"\xff4711", b"f"], pa.binary()),
+        "nested": pa.array([{"a": 4711}, {"a": None}]),
+        "list": pa.array([[4711], None]),
+        "nothing": pa.array([None, None], pa.null()),
+    }
+
+
+@pytest.mark.parametrize("column", ["age", "sex", "outcome"])
+@pytest.mark.parametrize("cell", odd_cells())
+def test_a_cell_that_parquet_cannot_turn_into_python_is_a_missing_one(
+    tmp_path, capfd, cell, column
+):
     import pyarrow
     import pyarrow.parquet
 
-    column = {
-        "nanoseconds": pyarrow.array([4711_000_000_001, 0], pyarrow.timestamp("ns")),
-        "far date": pyarrow.array([4711 * 10**12, 0], pyarrow.timestamp("s")),
-        "not text": pyarrow.array([b"\xff4711", b"f"], pyarrow.binary()).view(pyarrow.string()),
-    }[cell]
     name, options = csv_files(tmp_path)
     path = tmp_path / "a.parquet"
-    columns = {"age": [30, 40], "sex": column, "score": [0.1, 0.2], "outcome": ["no", "yes"]}
-    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    columns = {"age": [30, 40], "sex": ["f", "m"], "score": [0.1, 0.2], "outcome": ["no", "yes"]}
+    pyarrow.parquet.write_table(pyarrow.table({**columns, column: odd_cells()[cell]}), path)
     data = (str(path), options.data[1])
-    task = load_task(name, replace(options, data=data))
+    task = load_task(name, replace(options, data=data, unit="record"))
     assert task.clients.sizes == (2, 2)
+    assert task.clients.features.isfinite().all()
+    assert capfd.readouterr() == ("", "")
 
 
 class Rows(Sequence):

@@ -120,10 +120,87 @@ def test_rows_that_are_no_rows_stop_nothing(clinic, client_log):
         b'30,f\n30,f,0.1,no,9,9\n30,"f,0.1,no\n30,\xff,0.1,no\n' + b"9" * 200_000 + b",f,0.1,no\n"
     )
     Path("a.csv").write_bytes(HEADER.encode() + rows)
+    assert csv_task(unit="record").clients.sizes[0] == 5
     task = csv_task()
-    assert 1 <= task.clients.sizes[0] <= 5
+    assert task.clients.sizes[0] == 3  # the first and the third line have no label
     assert task.clients.features.isfinite().all()
     assert "left out" in client_log[0]
+
+
+ODD_LINES = {
+    "open quote": b'30,"f,0.1,no',
+    "quote within": b'30,f"",0.1,"no',
+    "carriage return": b"30,f\r,0.1,no",
+    "two records by a carriage return": b"30,f,0.1,no\r70,m,0.9,yes",
+    "NUL": b"30,\x00f,0.1,no\x00",
+    "other line breaks": "30,f\x0b\x0c\x1c\x85\u2028,0.1,no".encode(),
+    "foreign bytes": b"30,\xff\xfe\xe2\x82,0.1,no\xe2",
+    "byte order mark": b"\xef\xbb\xbf30,f,0.1,no",
+    "nothing": b"",
+    "blanks": b"   ",
+    "too few": b"30",
+    "too many": b"30,f,0.1,no" + b",9" * 2000,
+    "long": b"9" * 200_000 + b',f,0.1,"no',
+    "beyond 64 bits": b"-99999999999999999999999999,f,18446744073709551616,no",
+    "not finite": b"nan,f,1e999,no",
+    "infinite": b"-inf,f,Infinity,no",
+    "quotes alone": b'"""""""',
+}
+
+
+@pytest.mark.parametrize("odd", ODD_LINES)
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_a_line_is_a_record_and_changes_no_other(clinic, odd, unit):
+    """Neither how the lines before and after are read nor, where a record is the unit, how many
+    there are."""
+    before, after = b"30,f,0.1,no\n70,m,0.9,yes\n", b"65,m,,yes\n12,f,-1,no\n99,m,1,yes\n"
+    Path("a.csv").write_bytes(HEADER.encode() + before + after)
+    ordinary = csv_task(unit=unit).clients
+    Path("a.csv").write_bytes(HEADER.encode() + before + ODD_LINES[odd] + b"\n" + after)
+    clients = csv_task(unit=unit).clients
+    if unit == "record":
+        assert clients.sizes == (6, 2)
+    assert clients.features.isfinite().all()
+    for read, expected in (
+        (clients.features, ordinary.features),
+        (clients.targets, ordinary.targets),
+    ):
+        assert torch.equal(read[0, :2], expected[0, :2])
+        assert torch.equal(read[0, clients.sizes[0] - 3 : clients.sizes[0]], expected[0, 2:5])
+
+
+def test_a_line_break_within_quotes_makes_two_records(clinic):
+    """Legal CSV, but to join lines one would have to let a quote decide on the lines that
+    follow."""
+    Path("a.csv").write_text(HEADER + '30,"f\nm",0.1,no\n70,m,0.9,yes\n')
+    clients = csv_task(unit="record").clients
+    assert clients.sizes == (3, 2)
+    assert clients.targets[0, :, 0].tolist() == [0, 0, 1]
+    assert not clients.features[0, :2].any()  # neither half has a label
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("last", [True, False])
+def test_ordinary_files_are_read_alike(clinic, end, mark, last):
+    expected = csv_task(unit="record").clients
+    lines = Path("a.csv").read_text().splitlines()
+    quoted = ['"' + line.replace(",", '","') + '"' for line in lines]
+    for version in (lines, quoted):
+        text = mark + end.join(version) + (end if last else "")
+        Path("a.csv").write_bytes(text.encode())
+        clients = csv_task(unit="record").clients
+        assert clients.sizes == expected.sizes
+        assert torch.equal(clients.features, expected.features)
+
+
+def test_a_file_whose_lines_cannot_be_told_apart_is_refused_without_its_records(clinic):
+    """Lines that end in CR alone: all of it would be the header."""
+    for header in (HEADER.strip(), HEADER.strip() + ","):
+        Path("a.csv").write_text(header + "\r4711,f,0.1,no\r70,m,0.9,yes\r")
+        with pytest.raises(DataError, match="its lines end in CR alone") as caught:
+            csv_task()
+        assert "4711" not in str(caught.value)
 
 
 def test_a_file_is_one_client_once(clinic):

@@ -103,12 +103,18 @@ class Common(BaseModel):
         "libsvm)",
     )
     test: Paths = flag((), DATA, "files with public test records: outside the guarantee")
+    test_share: float = flag(
+        0.0,
+        DATA,
+        "share of the file's records, such as 0.2, that is declared a public test set: outside the "
+        "guarantee, and not trained on (task libsvm; default: none, and no test error)",
+    )
     label: str | None = flag(None, DATA, "the column to predict (task csv)")
     bounds: Path | None = flag(
         None,
         DATA,
         "TOML file with public bounds of every column (task csv; `equipoise data bounds` writes a "
-        "template)",
+        "template), or of index and label (task libsvm)",
     )
     proxy: Paths = flag(
         (), DATA, "files with public records like the private ones (tasks csv and libsvm)"
@@ -181,6 +187,10 @@ class Common(BaseModel):
         )
         require(self.l2 is None or 0 < self.l2 < math.inf, f"l2={self.l2} is not a positive number")
         require(self.public_records >= 0, f"public_records={self.public_records} is not >= 0")
+        require(
+            0 <= self.test_share < 1,
+            f"test_share={self.test_share} is not a share of the records, from 0 to below 1",
+        )
         require(0 <= self.seed < 2**63, f"seed={self.seed} is not between 0 and 2^63 - 1")
 
 

@@ -239,6 +239,11 @@ def _notices(ready: Prepared, units: int, failed: str | None) -> list[str]:
             "SIMULATION, NOT PRIVATE: whoever knows the noise seed "
             f"{run.simulate_noise_seed} can subtract the noise."
         )
+    if declared := _declared_public(run):
+        notices.append(
+            f"OUTSIDE THE GUARANTEE: {declared} declares records of your own file public: nothing "
+            "protects these."
+        )
     if slow := _slow_layers(run, task):
         notices.append(
             "SLOW: these layers need a gradient formed for every single record, at many times the "
@@ -260,6 +265,14 @@ def _privacy_notices(run: Run, units: int, spent: float) -> list[str]:
             f"{run.epsilon:g} (noise rule {run.noise_rule}, v={run.v})."
         ]
     return run.promise.cautions(units, spent)
+
+
+def _declared_public(run: Run) -> str:
+    """The settings by which private files became public in part."""
+    shares = {"test_share": run.test_share, "public_records": run.public_records}
+    return " with ".join(
+        f"{name}={value:g}" for name, value in shares.items() if value and run.data
+    )
 
 
 def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:

@@ -86,7 +86,8 @@ def load_measure(
     require(not data, f"data with task={name}, which brings its own records: leave it out")
     measure = load_task(name, options).measure
     if measure is None:
-        raise InvalidValue(f"task={name} has no public test records")
+        way_out = ": give --data FILE" if spec.measure else ""
+        raise InvalidValue(f"task={name} has no public test records{way_out}")
     return measure
 
 
@@ -99,11 +100,14 @@ def _checked(name: str, options: TaskOptions) -> TaskSpec:
             spec.takes.files or not getattr(options, option),
             f"{option} with task={name}, which brings its own records: leave it out",
         )
-    for option in ("label", "bounds"):
-        require(
-            spec.takes.columns or not getattr(options, option),
-            f"{option} with task={name}: only task csv reads columns; leave it out",
-        )
+    require(
+        spec.takes.columns or not options.label,
+        f"label with task={name}: only task csv reads columns; leave it out",
+    )
+    require(
+        spec.takes.columns or spec.takes.bounds or not options.bounds,
+        f"bounds with task={name}: only tasks csv and libsvm read them; leave it out",
+    )
     require(
         spec.takes.l2 or options.l2 is None,
         f"l2 with task={name}, which is no linear model with a regulariser: leave it out",
@@ -111,6 +115,11 @@ def _checked(name: str, options: TaskOptions) -> TaskSpec:
     require(
         spec.takes.public_records or not options.public_records,
         f"public_records with task={name}: it has no records to declare public; leave it out",
+    )
+    require(
+        spec.takes.test_share or not options.test_share,
+        f"test_share with task={name}: only task libsvm has one file of which a share can be the "
+        "test set; leave it out",
     )
     return spec
 

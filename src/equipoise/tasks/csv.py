@@ -4,6 +4,10 @@ Nothing public depends on what is in a private row: scaling, clipping, coding, L
 the bounds; a cell outside them is clipped or filled, a row with too few or too many cells is filled
 or cut, a record whose label is not declared is left out (or, where the unit is a record, stays as
 one that teaches nothing), and only the client's own log says how often.
+
+Nor does a row decide how another is read: in a CSV file every line after the first is one record,
+whatever it holds, so a quote that is not closed ends with its line, and a line break within quotes
+makes two records. A cell that cannot be read is a missing one.
 """
 
 import csv
@@ -33,6 +37,7 @@ log = logging.getLogger("equipoise.client")
 
 L2 = 0.01
 ITERATIONS = 64
+BOM = b"\xef\xbb\xbf"
 FEATURE_NORM = 1.0  # by construction: k columns of norm at most 1 each, divided by sqrt(k)
 
 
@@ -219,31 +224,42 @@ def _cells_at(rows: list[list[str]], place: int) -> list[str]:
 def _check_header(path: str, header: list[str], names: list[str]) -> None:
     if len(header) == 1 < len(names) and ";" in header[0]:
         raise DataError(f"{path} looks separated by semicolons: save it with commas")
-    wrong = []
+    if sorted(header) != sorted(names):
+        raise DataError(
+            f"{path} does not have the columns of the bounds file: it {_difference(header, names)}"
+        )
+
+
+def _difference(header: list[str], names: list[str]) -> str:
     missing = [name for name in names if name not in header]
     if missing:  # the first line may be no header, but a record: it is not shown
-        wrong.append(f"lacks {', '.join(missing)}")
-    elif extra := [name for name in header if name not in names]:
-        wrong.append(f"has {', '.join(extra)} besides")
-    if wrong or len(set(header)) < len(header):
-        raise DataError(
-            f"{path} does not have the columns of the bounds file: it "
-            f"{' and '.join(wrong) or 'repeats a column'}"
-        )
+        return f"lacks {', '.join(missing)}"
+    extra = [name for name in header if name not in names]
+    return f"has {', '.join(extra)} besides" if extra else "repeats a column"
 
 
 def _read_csv(path: str) -> tuple[list[str], list[list[str]]]:
     csv.field_size_limit(sys.maxsize)
     try:
-        with open(path, newline="", encoding="utf-8-sig", errors="replace") as file:
-            header, *rows = [row for row in csv.reader(file) if row] or [[]]
+        content = Path(path).read_bytes()
     except OSError as error:
         raise DataError(f"data={path}: {error.strerror}") from None
-    except csv.Error:
-        raise DataError(f"data={path} is not a CSV table") from None
-    if not header:
-        raise DataError(f"data={path} is empty: expected a header with the names of the columns")
-    return [name.strip() for name in header], rows
+    header, *lines = content.removeprefix(BOM).removesuffix(b"\n").split(b"\n")
+    if not header.strip():
+        raise DataError(
+            f"data={path} is empty, or its first line is: expected a header with the names of the "
+            "columns"
+        )
+    if b"\r" in header.rstrip(b"\r"):  # then what is taken for the header holds records
+        raise DataError(f"data={path}: its lines end in CR alone; save it with line feeds")
+    return [name.strip() for name in _row(header)], [_row(line) for line in lines]
+
+
+def _row(line: bytes) -> list[str]:
+    """The cells of one line, whatever is in it: no line is a mistake, or the whole file would
+    depend on it."""
+    text = line.decode(errors="replace").replace("\r", " ")
+    return next(csv.reader([text])) if '"' in text else text.split(",")
 
 
 def _read_parquet(path: str) -> tuple[list[str], list[list[str]]]:

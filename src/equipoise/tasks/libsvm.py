@@ -1,21 +1,27 @@
-"""Any LIBSVM text file (.bz2 too): binary or multinomial logistic regression, its records split
-among clients by seed.
+"""Any LIBSVM text file (.bz2 and .gz too): binary or multinomial logistic regression, its records
+split among clients by seed.
 
-Every record is scaled to norm 1 by itself. The file's number of features and its set of labels are
-taken as public.
+Every line is one record, scaled to norm 1 by itself; one that is no LIBSVM text, or has no declared
+label, stays as a record that teaches nothing, so that no line decides whether or how another is
+read. No record is public unless the user says so. Which labels and indices there are, a bounds file
+declares; without one they are read off the file, and that is taken as public.
 """
 
 import bz2
 import gzip
+import logging
+import math
 import zlib
 from collections.abc import Callable
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError, require
+from equipoise.tasks.bounds import parse_bounds, read_text
 from equipoise.tasks.linear import (
     LOGISTIC,
     MULTINOMIAL,
@@ -28,13 +34,37 @@ from equipoise.tasks.linear import (
 )
 from equipoise.tasks.task import Measure, Table, Takes, Task, TaskOptions, TaskSpec
 
+log = logging.getLogger("equipoise.client")
+
 CLIENTS = 100
 ITERATIONS = 64
 L2 = 0.001
 FEATURE_NORM = 1.0
 MOST_CLASSES = 1000
 MOST_CELLS = 500_000_000  # of the dense table, 4 GB
-PUBLIC_SHARE = 5  # without a test file, every fifth record is declared public and is the test set
+LARGEST_INDEX = 10**9  # beyond, a line is no record
+OPENERS: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open}
+
+Numbers = NDArray[np.float64]
+
+
+class Lines(NamedTuple):
+    """The lines of a file: their labels [n], NaN for a line that is no record, and the entries
+    `values` at (`rows`, `indices`) of the others."""
+
+    path: str
+    labels: Numbers
+    rows: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    values: Numbers
+
+
+class Form(NamedTuple):
+    """What is publicly known of the records: their classes, the first index, how many there are."""
+
+    classes: Numbers
+    first: int
+    features: int
 
 
 def libsvm(options: TaskOptions) -> Task:
@@ -42,152 +72,228 @@ def libsvm(options: TaskOptions) -> Task:
         len(options.data) == 1,
         "task=libsvm needs data: give one file (--data FILE), which is split among the clients",
     )
-    parts = _read([*options.data, *options.test, *options.proxy])
-    features, labels = parts[0]
-    classes = np.unique(labels)
     require(
-        len(classes) >= 2,
-        f"{options.data[0]} has one label, {classes[0]:g}: there is nothing to learn",
+        not (options.test and options.test_share),
+        f"test and test_share={options.test_share:g}: the test records are in files, or a share of "
+        "the data; give one of the two",
     )
-    require(
-        len(classes) <= MOST_CLASSES,
-        f"{options.data[0]} has {len(classes)} labels: task libsvm is for classification",
-    )
-    private, *others = (
-        _table(path, rows, y, classes)
-        for path, (rows, y) in zip(
-            [*options.data, *options.test, *options.proxy], parts, strict=True
-        )
-    )
-    tests, proxies = others[: len(options.test)], others[len(options.test) :]
-    public = np.zeros(len(labels), dtype=bool)
-    public[::PUBLIC_SHARE] = not tests
-    tables, pool = deal(
-        private.rows(~public), np.searchsorted(classes, labels[~public]), options, CLIENTS
-    )
+    private, *others = (_read(path) for path in (*options.data, *options.test, *options.proxy))
+    form = _declared(options.bounds) if options.bounds else _found(private, others)
+    _check_classes(options.data[0], form)
+    public = [_public_table(lines, form) for lines in others]
+    tests, proxies = public[: len(options.test)], public[len(options.test) :]
+    table, index = _coded(private, form)
+    shared = _spread(len(index), options.test_share)
+    tables, pool = deal(table.rows(~shared), index[~shared], options, CLIENTS)
+    if shared.any():
+        tests = [table.rows(shared & _known(private, form))]
     return linear_task(
         "libsvm",
         (tables, joined(proxies) or pool),
-        joined(tests) or private.rows(public),
-        _link(classes),
+        joined(tests),
+        _link(form.classes),
         L2,
         FEATURE_NORM,
         options,
-        public=(
-            "that the file is well formed, and its number of records",
-            f"the number of features of the file, {features.shape[1] - 1}",
-            f"its labels, {', '.join(f'{label:g}' for label in classes)}",
-            "the test records" if options.test else "every fifth record, which is the test set",
-        ),
+        public=_taken_as_public(options, form, int(shared.sum())),
         iterations=ITERATIONS,
-        reading={"labels": classes.tolist(), "features": features.shape[1] - 1},
+        reading={
+            "labels": form.classes.tolist(),
+            "features": form.features,
+            "first": form.first,
+        },
     )
 
 
-def libsvm_measure(files: tuple[str, ...], labels: list[float], features: int) -> Measure:
-    """Error and loss on the records of `files`, for a model of so many features and these
-    labels.
-    """
-    classes = np.array(labels)
-    tables = [
-        _table(path, rows, y, classes)
-        for path, (rows, y) in zip(files, _read(list(files), features), strict=True)
+def _taken_as_public(options: TaskOptions, form: Form, shared: int) -> tuple[str, ...]:
+    source = f"from {options.bounds}" if options.bounds else "as the file itself has them"
+    sentences = [
+        "the number of lines of the file, which are its records",
+        f"the number of features, {form.features}, and the labels, "
+        f"{', '.join(f'{label:g}' for label in form.classes)}, {source}",
     ]
-    table = joined(tables)
+    if options.test:
+        sentences.append("the test records")
+    if shared:
+        sentences.append(
+            f"{shared} of the file's records, spread evenly over it, which are the test set "
+            f"(test_share={options.test_share:g}): outside the guarantee"
+        )
+    return tuple(sentences)
+
+
+def libsvm_measure(
+    files: tuple[str, ...], labels: list[float], features: int, first: int | None = None
+) -> Measure:
+    """Error and loss on the records of `files`, for a model of so many features and these labels.
+
+    `first` is the index of the first feature; None, in results of earlier versions: as the files
+    have it.
+    """
+    read = [_read(path) for path in files]
+    form = Form(np.array(labels), _first(read) if first is None else first, features)
+    for lines in read:
+        outside = (lines.indices < form.first) | (lines.indices >= form.first + features)
+        if outside.any():
+            raise DataError(f"{lines.path} does not fit a model of {features} features")
+    table = joined([_public_table(lines, form) for lines in read])
     assert table is not None
-    return linear_measure(table, _link(classes))
+    return linear_measure(table, _link(form.classes))
 
 
-def _link(classes: NDArray[np.float64]) -> Link:
+def _link(classes: Numbers) -> Link:
     return LOGISTIC if len(classes) == 2 else MULTINOMIAL
 
 
-def _table(
-    path: str, rows: NDArray[np.float64], labels: NDArray[np.float64], classes: NDArray[np.float64]
-) -> Table:
-    if len(np.setdiff1d(labels, classes)):
-        raise DataError(f"{path} has a label that the training file lacks")
-    return Table(rows, one_hot(np.searchsorted(classes, labels), len(classes)))
-
-
-def _read(
-    paths: list[str], features: int | None = None
-) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """For each file its records, scaled to norm 1 and with the bias feature 1, and its labels."""
-    from sklearn.datasets import load_svmlight_files  # a second to import
-
-    for path in paths:
-        if not Path(path).is_file():
-            raise DataError(f"data={path}: there is no such file")
+def _declared(bounds: str) -> Form:
+    """What a bounds file says: the limits of `index`, and the categories of `label`."""
+    columns = parse_bounds(read_text(bounds), bounds)
     try:
-        loaded = load_svmlight_files(paths, n_features=features)
-    except (ValueError, OSError, EOFError, OverflowError, zlib.error):
-        odd = f"does not fit a model of {features} features" if features else "cannot be read"
-        fault = _first_bad_line(paths) or f"{paths[0]} {odd}"
-        raise DataError(fault) from None
-    tables: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
-    for rows, labels in zip(loaded[::2], loaded[1::2], strict=True):
-        path = paths[len(tables)]
-        if not len(labels):
-            raise DataError(f"{path} has no records")
-        if rows.shape[0] * rows.shape[1] > MOST_CELLS:
-            raise DataError(
-                f"{path}: {rows.shape[0]} records of {rows.shape[1]} features do not fit in memory"
-            )
-        dense = rows.toarray()
-        if not (np.isfinite(dense).all() and np.isfinite(labels).all()):
-            raise DataError(f"{path} has a value that is not finite")
-        scaled = dense / np.maximum(np.abs(dense).max(1, keepdims=True, initial=0), 1e-300)
-        scaled /= np.maximum(np.linalg.norm(scaled, axis=1, keepdims=True), 1e-300)
-        tables.append((np.hstack([scaled, np.ones((len(labels), 1))]), labels))
-    return tables
+        index, label = columns.pop("index"), columns.pop("label")
+        first, last = int(index.low), int(index.high)
+        classes = np.unique([float(category) for category in label.categories])
+    except (KeyError, ValueError):
+        raise _misdeclared(bounds) from None
+    if columns or not len(classes) or (first, last) != (index.low, index.high):
+        raise _misdeclared(bounds)
+    return Form(classes, first, last - first + 1)
 
 
-def _first_bad_line(paths: list[str]) -> str | None:
-    """Where the first line is that is not LIBSVM text, and what is wrong there; what it says is
-    left unsaid."""
-    openers: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open}
-    for path in paths:
-        try:
-            with openers.get(Path(path).suffix, open)(
-                path, "rt", encoding="utf-8", errors="replace"
-            ) as file:
-                for number, line in enumerate(file, start=1):
-                    if fault := _fault(line.partition("#")[0].split()):
-                        return f"{path}, line {number}: {fault}"
-        except (OSError, EOFError, zlib.error):
-            return f"{path} cannot be read to its end: it is damaged"
-    return None
+def _misdeclared(bounds: str) -> DataError:
+    return DataError(
+        f"{bounds}: task libsvm needs [index] with whole numbers low and high, [label] with "
+        "categories that are numbers, and nothing else"
+    )
 
 
-def _fault(words: list[str]) -> str | None:
-    """What is wrong with a line: it is `label index:value index:value ...` with rising indices."""
-    if words and not _is_number(words[0]):
-        return "it does not begin with a label, a number"
-    previous = -1
-    for place, word in enumerate(words[1:], start=2):
-        index, _, value = word.partition(":")
-        if not (index.isascii() and index.isdecimal()) or not _is_number(value):
-            return f"its word {place} is not index:value"
-        if int(index) <= previous:
-            return f"its word {place}: indices must rise"
-        previous = int(index)
-    return None
+def _found(private: Lines, others: list[Lines]) -> Form:
+    """The labels of the private file, and the indices of all files."""
+    first = _first([private, *others])
+    last = max(int(lines.indices.max(initial=0)) for lines in (private, *others))
+    return Form(np.unique(private.labels[~np.isnan(private.labels)]), first, last - first + 1)
 
 
-def _is_number(text: str) -> bool:
+def _first(files: list[Lines]) -> int:
+    """Indices begin at 1, or at 0 where that occurs."""
+    return int(all(lines.indices.min(initial=1) > 0 for lines in files))
+
+
+def _check_classes(path: str, form: Form) -> None:
+    require(len(form.classes) >= 2, f"{path} has one label: there is nothing to learn")
+    require(
+        len(form.classes) <= MOST_CLASSES,
+        f"{path} has {len(form.classes)} labels: task libsvm is for classification",
+    )
+
+
+def _known(lines: Lines, form: Form) -> NDArray[np.bool_]:
+    """Which lines are records of one of the classes."""
+    return np.isin(lines.labels, form.classes)
+
+
+def _coded(lines: Lines, form: Form) -> tuple[Table, NDArray[np.int64]]:
+    """All lines as records, and the class of each; those that are none, or of none of the classes,
+    are all zero."""
+    known = _known(lines, form)
+    log.info("%s: %d lines, of which %d are no record", lines.path, len(known), (~known).sum())
+    index = np.where(known, np.searchsorted(form.classes, lines.labels), 0)
+    table = Table(_features(lines, form), one_hot(index, len(form.classes)))
+    return Table(*(part * known[:, None] for part in table)), index
+
+
+def _public_table(lines: Lines, form: Form) -> Table:
+    """The records among the lines of a public file."""
+    known = _known(lines, form)
+    if not (known | np.isnan(lines.labels)).all():
+        raise DataError(f"{lines.path} has a label that the training file lacks")
+    return _coded(lines, form)[0].rows(known)
+
+
+def _features(lines: Lines, form: Form) -> Numbers:
+    """Each record scaled to norm 1, and the bias feature 1; entries at other indices than the form
+    has are left out."""
+    shape = len(lines.labels), form.features
+    if math.prod(shape) > MOST_CELLS:
+        raise DataError(
+            f"{lines.path}: {shape[0]} records of {shape[1]} features do not fit in memory"
+        )
+    places = lines.indices - form.first
+    inside = (places >= 0) & (places < form.features)
+    dense = np.zeros(shape)
+    dense[lines.rows[inside], places[inside]] = lines.values[inside]
+    dense /= np.maximum(np.abs(dense).max(1, keepdims=True, initial=0), 1e-300)
+    dense /= np.maximum(np.linalg.norm(dense, axis=1, keepdims=True), 1e-300)
+    return np.hstack([dense, np.ones((shape[0], 1))])
+
+
+def _spread(number: int, share: float) -> NDArray[np.bool_]:
+    """Which of so many records are the share: spread evenly, the first among them; what is in a
+    record does not matter."""
+    chosen = np.zeros(number, dtype=bool)
+    if share:
+        places = np.arange(math.ceil(number * share - 1e-9)) / share
+        chosen[np.minimum(places + 1e-9, number - 1).astype(np.int64)] = True
+    return chosen
+
+
+def _read(path: str) -> Lines:
+    """The lines of a file: whatever a line holds is no error."""
+    records = [_record(line) for line in _lines(path)]
+    labels = np.array([record.label for record in records])
+    if np.isnan(labels).all():
+        raise DataError(f"{path} is no LIBSVM text: no line is `label index:value index:value ...`")
+    return Lines(
+        path,
+        labels,
+        np.repeat(np.arange(len(records)), [len(record.entries) for record in records]),
+        np.fromiter(chain.from_iterable(record.entries for record in records), np.int64),
+        np.fromiter(chain.from_iterable(record.entries.values() for record in records), np.float64),
+    )
+
+
+def _lines(path: str) -> list[bytes]:
+    if not Path(path).is_file():
+        raise DataError(f"data={path}: there is no such file")
     try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+        with OPENERS.get(Path(path).suffix, open)(path, "rb") as file:
+            lines: list[bytes] = file.read().removesuffix(b"\n").split(b"\n")
+    except (OSError, EOFError, zlib.error):
+        raise DataError(f"{path} cannot be read to its end: it is damaged") from None
+    if lines == [b""]:
+        raise DataError(f"{path} has no records")
+    return lines
+
+
+class Record(NamedTuple):
+    """The label and the values by index; the label is NaN if the line is no record."""
+
+    label: float
+    entries: dict[int, float]
+
+
+NO_RECORD = Record(math.nan, {})
+
+
+def _record(line: bytes) -> Record:
+    """What stands in `label index:value index:value ... # comment`; no record if the line is
+    anything else, or a number in it is not finite."""
+    words = line.partition(b"#")[0].split()
+    try:
+        label = float(words[0])
+        pairs = [word.split(b":") for word in words[1:] if not word.startswith(b"qid:")]
+        entries = {int(index): float(value) for index, value in pairs}
+    except (ValueError, IndexError):
+        return NO_RECORD
+    rising = all(a < b for a, b in pairwise([-1, *entries, LARGEST_INDEX]))
+    finite = all(map(math.isfinite, (label, *entries.values())))
+    well_formed = rising and finite and len(entries) == len(pairs)
+    return Record(label, entries) if well_formed else NO_RECORD
 
 
 SPEC = TaskSpec(
     "libsvm",
     libsvm,
-    Takes(files=True, l2=True),
+    Takes(files=True, l2=True, bounds=True, test_share=True),
     measure=libsvm_measure,
     own_files=True,
-    pools_itself=True,
 )

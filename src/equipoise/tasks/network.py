@@ -4,7 +4,6 @@ import logging
 import math
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -79,6 +78,10 @@ class ModelClients:
     minibatches: Minibatches | None = None
     single: int | None = None  # which client this is, if it is alone
     augment: Augment | None = None
+    unreadable: tuple[Tensor, ...] = ()
+    """For each client which of its records could not be read: they count for nothing."""
+    useless: tuple[Tensor, ...] = ()
+    """These, and those on which the model or the loss was found to fail from the start."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -94,14 +97,10 @@ class ModelClients:
     def _gradient(self, i: int, x: Tensor, t: int) -> Tensor:
         """A client whose records make the model or the loss fail gets NaN: it will release zero and
         noise, and nobody hears."""
-        inputs, targets = self.data[i]
+        chosen = torch.from_numpy(self.minibatches.of(i, t)) if self.minibatches else slice(None)
+        inputs, targets = self._readable(i, chosen)
         if len(inputs) == 0:
             return torch.zeros_like(x)
-        if self.minibatches:
-            chosen = torch.from_numpy(self.minibatches.of(i, t))
-            inputs, targets = inputs[chosen], targets[chosen]
-        else:
-            inputs, targets = inputs[:], targets[:]
         x = x.detach().requires_grad_()
         client = i if self.single is None else self.single
         try:
@@ -110,9 +109,18 @@ class ModelClients:
                 loss = self.loss(self.model.training(x, inputs, self.seed, client, t), targets)
                 (gradient,) = torch.autograd.grad(loss, x)
         except Exception as error:  # whatever a user's code raises
-            log.warning("client %d, local step %d: %s: %s", client, t, type(error).__name__, error)
+            log.warning("client %d, local step %d: %s", client, t, type(error).__name__)
             return torch.full_like(x, torch.nan)
         return gradient
+
+    def _readable(self, i: int, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """The chosen records of a client, less those that could not be read."""
+        inputs, targets = self.data[i]
+        unreadable = self.unreadable[i]
+        if unreadable.any():
+            index = torch.arange(len(inputs))[chosen]
+            chosen = index[~unreadable[index]]
+        return inputs[chosen], targets[chosen]
 
     def clipped_sum(self, x: Tensor, chosen: Tensor | None, C: float | Tensor, draw: int) -> Tensor:
         if x.dim() > (2 if self.single is None else 1):  # stacked runs
@@ -129,38 +137,42 @@ class ModelClients:
 
     def _clipped_sum(self, i: int, x: Tensor, chosen: Tensor | None, C: float, draw: int) -> Tensor:
         """A record on which the model or the loss fails counts as zero, and the others are as if it
-        were not there."""
-        inputs, targets = self.data[i]
-        if chosen is not None:
-            index = chosen[: len(inputs)].nonzero().squeeze(-1)
-            inputs, targets = inputs[index], targets[index]
-        else:
-            inputs, targets = inputs[:], targets[:]
+        were not there. It is found by halving; if it fails at the initial model too, it is left out
+        from then on, so that it costs no more than any other."""
+        useless = self.useless[i]
+        counted = ~useless if chosen is None else chosen[: len(useless)] & ~useless
+        index = counted.nonzero().squeeze(-1)
+        inputs, targets = (part[index] for part in self.data[i])
         client, layout = i if self.single is None else self.single, self.layout
 
-        def of(part: slice, *number: int) -> Tensor:
-            with warnings.catch_warnings(record=True):
-                some = self._augmented(inputs[part], draw, client, *number)
-                return self.model.clipped_sum(
-                    x, self.loss, some, targets[part], C, layout, draw, client, *number
-                )
+        def tried(x: Tensor, part: slice, *number: int) -> Tensor | None:
+            """The sum over some of the records, None where it fails; `number` makes their dropout
+            independent of the others'."""
+            try:
+                with warnings.catch_warnings(record=True):
+                    some = self._augmented(inputs[part], draw, client, *number)
+                    return self.model.clipped_sum(
+                        x, self.loss, some, targets[part], C, layout, draw, client, *number
+                    )
+            except Exception as error:  # whatever a user's code raises
+                log.warning("client %d: %s", client, type(error).__name__)
+                return None
+
+        def summed(start: int, stop: int, *number: int) -> Tensor:
+            total = tried(x, slice(start, stop), *number)
+            if total is not None:
+                return total
+            if stop - start > 1:
+                middle = (start + stop) // 2
+                return summed(start, middle, start, middle) + summed(middle, stop, middle, stop)
+            useless[index[start:stop]] = tried(self.model.initial(), slice(start, stop)) is None
+            return torch.zeros_like(x, dtype=torch.float64)
 
         if not self.one_by_one:
-            try:
-                return of(slice(None))
-            except Exception as error:  # whatever a user's code raises
-                log.warning(
-                    "client %d: %s: %s; its records are tried one by one",
-                    client,
-                    type(error).__name__,
-                    error,
-                )
+            return summed(0, len(index))
         total = torch.zeros_like(x, dtype=torch.float64)
-        for j in range(len(inputs)):
-            with suppress(Exception):
-                total += of(
-                    slice(j, j + 1), j
-                )  # its own dropout, as independent of the others' as in a batch
+        for j in range(len(index)):
+            total += summed(j, j + 1, j)
         return total
 
     def _augmented(self, inputs: Tensor, *draw: int) -> Tensor:
@@ -231,16 +243,23 @@ class ModelClients:
 
     def error(self, x: Tensor) -> Tensor:
         """NaN where the model or the loss fails on a record."""
+        data = tuple(self._readable(i, slice(None)) for i in range(len(self.data)))
         try:
-            return measure(self.model, self.loss, self.metric, self.data, x).error
+            return measure(self.model, self.loss, self.metric, data, x).error
         except Exception as error:  # whatever a user's code raises
-            log.warning("train error: %s: %s", type(error).__name__, error)
+            log.warning("train error: %s", type(error).__name__)
             return x.new_full(x.shape[:-1], torch.nan, dtype=torch.float64)
 
     def alone(self, client: int) -> Self:
         batches = self.minibatches and self.minibatches.alone(client)
+        here = slice(client, client + 1)
         return replace(
-            self, data=self.data[client : client + 1], minibatches=batches, single=client
+            self,
+            data=self.data[here],
+            minibatches=batches,
+            single=client,
+            unreadable=self.unreadable[here],
+            useless=self.useless[here],
         )
 
 
@@ -305,24 +324,36 @@ def model_task(
     batch: int | None,
     seed: int,
     augment: Augment | None = None,
+    unreadable: tuple[Tensor, ...] | None = None,
     **facts: Any,
 ) -> Task:
     """The task of a network whose clients hold `data`; `tests` are public, together or one for each
-    client."""
+    client. `unreadable` marks those records of `data` that count for nothing."""
 
-    def together(data: tuple[Records, ...]) -> ModelClients:
+    def together(data: tuple[Records, ...], marks: tuple[Tensor, ...] | None) -> ModelClients:
+        marks = marks or tuple(torch.zeros(len(inputs), dtype=torch.bool) for inputs, _ in data)
         batches = (
             Minibatches(seed, batch, tuple(len(inputs) for inputs, _ in data)) if batch else None
         )
-        return ModelClients(model, loss, metric, data, seed, batches, augment=augment)
+        return ModelClients(
+            model,
+            loss,
+            metric,
+            data,
+            seed,
+            batches,
+            augment=augment,
+            unreadable=marks,
+            useless=tuple(mark.clone() for mark in marks),
+        )
 
     return Task(
         name=name,
         x0=model.initial(),
         shapes=model.shapes,
-        clients=together(data),
+        clients=together(data, unreadable),
         measure=(lambda x: measure(model, loss, metric, tests, x)) if tests else None,
-        pool=None if pool is None else together((pool,)),
+        pool=None if pool is None else together((pool,), None),
         batch=batch,
         test_records=sum(len(inputs) for inputs, _ in tests),
         **facts,

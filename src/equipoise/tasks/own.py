@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require
 from equipoise.tasks.flat_model import FlatModel
@@ -25,6 +25,15 @@ from equipoise.tasks.network import (
     made_up_targets,
     measure,
     model_task,
+)
+from equipoise.tasks.own_data import (
+    Examples,
+    Kind,
+    fitted_clients,
+    kind_of,
+    possible_kinds,
+    read_clients,
+    read_public,
 )
 from equipoise.tasks.task import Takes, Task, TaskOptions, TaskSpec, fingerprint
 
@@ -48,11 +57,7 @@ def own_task(
     seed: int = 0,
     name: str = "own",
     error_name: str = "1 - metric",
-    public: tuple[str, ...] = (
-        "the initial weights of the model, and how inputs were prepared",
-        "the shapes and types of inputs and targets",
-        "the test set",
-    ),
+    public: tuple[str, ...] | None = None,
     sizes_public: bool = False,
     only: int | None = None,
 ) -> Task:
@@ -66,6 +71,9 @@ def own_task(
     loss            loss(outputs, targets): a mean over examples
     metric          metric(outputs, targets): larger is better; the test error is 1 - metric, as in
     the paper
+    public          what is taken as public, in sentences; None: as it is for any model
+
+    A record that cannot be read counts for nothing, and stops nothing.
     """
     require(isinstance(model, nn.Module), f"model={type(model).__name__} is not a torch nn.Module")
     require(isinstance(error_name, str), "error_name is not a text: say in words what the error is")
@@ -74,37 +82,30 @@ def own_task(
         isinstance(clients, Sequence) and len(clients) >= 1,
         "clients is not a list with one data set per client",
     )
-    data = _loaded(clients, only, flat.dtype)
-    kinds = {_kind(records) for records in data if len(records[0])}
-    require(
-        len(kinds) == 1,
-        "the clients' examples differ in shape or type, or there are none: they must be alike",
-    )
-    _check_examples(flat, loss, *next(iter(kinds)))
-    records = None if test is None else _stacked(test, "the test set", flat.dtype)
+    read = read_clients(clients, only, flat.dtype)
+    kind = _kind_that_works(flat, loss, possible_kinds(read, flat.dtype))
+    data = fitted_clients(read, kind, len(clients))
+    records = None if test is None else read_public(test, "the test set", flat.dtype)
     if records:
         _check_metric(flat, loss, metric, records)
-    public_pool = None if pool is None else _stacked(pool, "the public pool", flat.dtype)
-    if public_pool and (not len(public_pool[0]) or {*kinds, _kind(public_pool)} != kinds):
-        raise DataError(
-            "the public pool is empty, or its examples differ in shape or type from the clients'"
-        )
+    public_pool = None if pool is None else _public_pool(pool, flat.dtype, kind)
     task = model_task(
         name,
         flat,
         loss,
         metric,
-        data,
+        tuple((inputs, targets) for inputs, targets, _ in data),
         () if records is None else (records,),
         public_pool,
         batch=batch,
         seed=seed,
+        unreadable=tuple(unreadable for _, _, unreadable in data),
         error_name=error_name,
-        fingerprint=_fingerprint(flat, (*data, records, public_pool)),
+        fingerprint=_fingerprint(flat, data, records, public_pool),
         constant_error=None if records is None else _constant_error(flat, metric, records),
         learning_rate=learning_rate,
         iterations=iterations,
-        public=public,
+        public=_taken_as_public(test, pool) if public is None else public,
         sizes_public=sizes_public,
     )
     if only is None:
@@ -118,12 +119,37 @@ def accuracy(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return outputs.argmax(-1) == labels, torch.ones_like(labels)
 
 
-def _kind(
-    records: tuple[Tensor, Tensor],
-) -> tuple[torch.Size, torch.dtype, torch.Size, torch.dtype]:
-    """Shapes and types of one example."""
-    inputs, targets = records
-    return inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype
+def _taken_as_public(test: Any, pool: Any) -> tuple[str, ...]:
+    return (
+        "the initial weights of the model, and how inputs were prepared",
+        "the shapes and types of inputs and targets, and that the data sets can be opened",
+        *(["the test set"] if test is not None else []),
+        *(["the public pool"] if pool is not None else []),
+    )
+
+
+def _public_pool(pool: Any, precision: torch.dtype, kind: Kind) -> tuple[Tensor, Tensor]:
+    records = read_public(pool, "the public pool", precision)
+    if kind_of(*records) != kind:
+        raise DataError(
+            "the public pool's examples differ in shape or type from the clients': make them alike"
+        )
+    return records
+
+
+def _kind_that_works(
+    model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], kinds: Sequence[Kind]
+) -> Kind:
+    """The first kind of examples on which model and loss work; if there is none, why not the
+    first."""
+    refusals = []
+    for kind in kinds:
+        try:
+            _check_examples(model, loss, *kind)
+            return kind
+        except InvalidValue as refusal:
+            refusals.append(refusal)
+    raise refusals[0]
 
 
 def _constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor]) -> float | None:
@@ -141,72 +167,12 @@ def _constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor
     return 1 - float(metric(answer, targets))
 
 
-def _fingerprint(model: FlatModel, pairs: Sequence[tuple[Tensor, Tensor] | None]) -> str:
-    parts = [part.numpy() for pair in pairs if pair for part in pair]
-    return fingerprint([model.initial().numpy(), *parts])
-
-
-def _loaded(
-    clients: Sequence[Any], only: int | None, kind: torch.dtype
-) -> tuple[tuple[Tensor, Tensor], ...]:
-    """The records of all clients; of one alone, the others are there without a record."""
-    if only is None:
-        return tuple(_client(clients, i, kind) for i in range(len(clients)))
-    require(
-        0 <= only < len(clients), f"client={only} is not one of the {len(clients)} clients, from 0"
-    )
-    inputs, targets = _client(clients, only, kind)
-    empty = inputs[:0], targets[:0]
-    return tuple((inputs, targets) if i == only else empty for i in range(len(clients)))
-
-
-def _client(clients: Sequence[Any], i: int, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    return _stacked(partial(clients.__getitem__, i), f"client {i}", kind)
-
-
-def _stacked(data: Any, whose: str, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """All records of a data set as two tensors. What reading it raises may hold records: it stays
-    here."""
-    try:
-        while callable(data) and not hasattr(data, "__getitem__"):
-            data = data()
-        if isinstance(data, DataLoader):
-            raise InvalidValue(
-                f"{whose} is a DataLoader, whose order of records is its own: no sample of it is a "
-                "secret Poisson sample; give its data set"
-            )
-        if isinstance(data, tuple | list) and len(data) == 2 and all(map(_is_array, data)):
-            inputs, targets = (_tensor(part, kind) for part in data)
-        else:
-            examples = [data[j] for j in range(len(data))]
-            inputs, targets = (
-                torch.stack([torch.as_tensor(part) for part in parts])
-                for parts in zip(*examples, strict=True)
-            )
-    except InvalidValue:
-        raise
-    except Exception as error:  # whatever a user's data set raises
-        raise DataError(
-            f"{whose} is neither a data set of (input, target) examples nor a pair of arrays "
-            f"({type(error).__name__} when it was read)"
-        ) from None
-    require(len(inputs) == len(targets), f"{whose} does not have as many inputs as targets")
-    return inputs, targets
-
-
-def _is_array(part: Any) -> bool:
-    return isinstance(part, Tensor) or hasattr(part, "__array__")
-
-
-def _tensor(part: Any, kind: torch.dtype) -> Tensor:
-    """A tensor as it is; of an array or a frame, real numbers in the model's precision, whole
-    numbers as torch's losses want labels; bytes, such as pixels, stay bytes."""
-    if isinstance(part, Tensor):
-        return part
-    tensor = torch.from_numpy(np.array(part))
-    if tensor.dtype == torch.uint8:
-        return tensor
-    return tensor.to(kind if tensor.is_floating_point() else torch.int64)
+def _fingerprint(
+    model: FlatModel, private: Sequence[Examples], *public: tuple[Tensor, Tensor] | None
+) -> str:
+    """Of the initial weights and all records."""
+    sets = [*(examples.parts for examples in private), *filter(None, public)]
+    return fingerprint([model.initial().numpy(), *(part.numpy() for part in chain(*sets))])
 
 
 def _check_examples(
@@ -326,14 +292,22 @@ def _run_file(path: str, seed: int) -> dict[str, Any]:
         sys.path.insert(0, str(Path(path).resolve().parent))
         try:
             return runpy.run_path(path)
-        except (EquipoiseError, KeyboardInterrupt):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
+            if isinstance(error, EquipoiseError) and _is_ours(error):
+                raise
             raise DataError(
                 f"{path}, line {_line(error, path)}: {type(error).__name__}{_about(error, path)}"
             ) from None
         finally:
             sys.path.pop(0)
+
+
+def _is_ours(error: EquipoiseError) -> bool:
+    """Whether this package raised it: others may use our errors too, with words of their own."""
+    *_, last = traceback.extract_tb(error.__traceback__)
+    return Path(last.filename).is_relative_to(Path(__file__).parents[1])
 
 
 def _about(error: BaseException, path: str) -> str:

@@ -117,6 +117,8 @@ class TaskOptions:
     data, test   files with private records and with public test records, for tasks that read files
     label        the column to predict
     bounds       the file with public knowledge about columns
+    test_share   the share of the records of the task's one file that are declared a public test
+                 set; they are not trained on
     proxy        files with public records like the private ones, to plan on
     public_records   how many of the task's own records are declared public, to plan on; they are
                  not trained on
@@ -135,6 +137,7 @@ class TaskOptions:
     bounds: str | None = None
     proxy: tuple[str, ...] = ()
     public_records: int = 0
+    test_share: float = 0.0
     unit: Unit = "client"
 
     @classmethod
@@ -243,8 +246,10 @@ class Takes(NamedTuple):
 
     files: bool = False
     columns: bool = False
+    bounds: bool = False
     l2: bool = False
     public_records: bool = True
+    test_share: bool = False
 
 
 @dataclass(frozen=True)
@@ -257,7 +262,8 @@ class TaskSpec:
     load_to_plan  the task as a planner may see it: without any private record
     measure       (files, reading) -> Measure, for tasks that read files of one's own
     own_files     whether private records come from files of the user
-    pools_itself  whether a planner may declare some of its records public
+    pools_itself  whether a planner may take some of its records for public without being told:
+                  only of a public benchmark
     """
 
     name: str
