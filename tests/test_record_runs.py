@@ -318,7 +318,7 @@ def test_what_draws_for_a_whole_batch_runs_record_by_record():
 
     task = network(seeded(StochasticDepth))
     assert task.clients.one_by_one
-    assert any("random" in layer for layer in task.clients.slow_layers)
+    assert any("random" in layer for layer in task.clients.slow_layers())
     assert not network(
         seeded(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)))
     ).clients.one_by_one

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient, Hyper, algorithm_spec
 from equipoise.algorithms.schedule import Schedule
-from equipoise.errors import require
+from equipoise.errors import InvalidValue, require
 from equipoise.fleets import Round, SimulatedFleet, server_rounds
 from equipoise.privacy.events import Account
 from equipoise.privacy.mechanisms.mechanism import Releaser
@@ -120,9 +120,8 @@ def noise_of(
     run: Run, task: Task, account: Account, noise: NoiseSource
 ) -> tuple[Gradient, Releaser]:
     """Where the noise enters: the clients' gradients, and how their updates are released."""
-    if run.unit == "record":
-        check_records(task)
-    clients = len(task.clients.sizes)
+    holders = record_clients(task, run.isolate) if run.unit == "record" else task.clients
+    clients = len(holders.sizes)
     added = [run.promise.client_sigma(event.sigma, run.clients) for event in account.events]
     sigma: Any = added[0]
     if len(added) > 1:
@@ -130,17 +129,21 @@ def noise_of(
     rates = tuple(event.rate for event in account.events)
     rates = rates if len(rates) == clients else rates * clients
     mechanism = run.mechanism
-    gradient = mechanism.gradient(task.clients, run.clip, sigma, rates, noise)
+    gradient = mechanism.gradient(holders, run.clip, sigma, rates, noise)
     return gradient, mechanism.releaser(run.clip, sigma)
 
 
-def check_records(task: Task) -> None:
-    """Refuse a task whose records cannot be told apart, before anything is spent."""
+def record_clients(task: Task, isolate: bool) -> Records:
+    """The clients of a task whose records can be told apart; others are refused, before anything
+    is spent."""
     clients = task.clients
     if not isinstance(clients, Records):
-        require(False, f"unit=record with task={task.name}: its clients have no individual records")
-    else:
-        clients.check_records()
+        raise InvalidValue(
+            f"unit=record with task={task.name}: its clients have no individual records"
+        )
+    clients = clients.isolated() if isolate else clients
+    clients.check_records()
+    return clients
 
 
 def can_be_stacked(task: Task, run: Run) -> bool:

@@ -16,16 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require
+from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require, told
 from equipoise.tasks.flat_model import FlatModel
-from equipoise.tasks.network import (
-    PerExample,
-    Records,
-    made_up,
-    made_up_targets,
-    measure,
-    model_task,
-)
+from equipoise.tasks.made_up import Kind
+from equipoise.tasks.network import PerExample, Records, kind_of, measure, model_task
 from equipoise.tasks.task import Takes, Task, TaskOptions, TaskSpec, fingerprint
 
 LEARNING_RATE = 0.01
@@ -75,17 +69,17 @@ def own_task(
         "clients is not a list with one data set per client",
     )
     data = _loaded(clients, only, flat.dtype)
-    kinds = {_kind(records) for records in data if len(records[0])}
+    kinds = {kind_of(records) for records in data if len(records[0])}
     require(
         len(kinds) == 1,
         "the clients' examples differ in shape or type, or there are none: they must be alike",
     )
-    _check_examples(flat, loss, *next(iter(kinds)))
+    _check_examples(flat, loss, next(iter(kinds)))
     records = None if test is None else _stacked(test, "the test set", flat.dtype)
     if records:
         _check_metric(flat, loss, metric, records)
     public_pool = None if pool is None else _stacked(pool, "the public pool", flat.dtype)
-    if public_pool and (not len(public_pool[0]) or {*kinds, _kind(public_pool)} != kinds):
+    if public_pool and (not len(public_pool[0]) or {*kinds, kind_of(public_pool)} != kinds):
         raise DataError(
             "the public pool is empty, or its examples differ in shape or type from the clients'"
         )
@@ -116,14 +110,6 @@ def own_task(
 def accuracy(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The share of examples whose largest output is their label: a metric for classification."""
     return outputs.argmax(-1) == labels, torch.ones_like(labels)
-
-
-def _kind(
-    records: tuple[Tensor, Tensor],
-) -> tuple[torch.Size, torch.dtype, torch.Size, torch.dtype]:
-    """Shapes and types of one example."""
-    inputs, targets = records
-    return inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype
 
 
 def _constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor]) -> float | None:
@@ -209,57 +195,74 @@ def _tensor(part: Any, kind: torch.dtype) -> Tensor:
     return tensor.to(kind if tensor.is_floating_point() else torch.int64)
 
 
-def _check_examples(
-    model: FlatModel,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    input_shape: torch.Size,
-    input_type: torch.dtype,
-    target_shape: torch.Size,
-    target_type: torch.dtype,
-) -> None:
-    """Refuse a model or loss that remembers, and a loss that is not a mean, on made-up examples: no
-    private value decides."""
-    inputs, targets = made_up(input_shape, input_type), made_up_targets(target_shape, target_type)
+def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], kind: Kind) -> None:
+    """Refuse a model or loss that fails or remembers, and a loss that is not a mean, on made-up
+    examples: no private value decides."""
     for x in model.somewhere():
         try:
+            with warnings.catch_warnings(record=True):  # strange examples may well cause some
+                remembers = model.remembers(x, loss, kind.examples(), kind.intruders())
+            if remembers:
+                raise UnsafeModel(
+                    "the model or the loss remembers earlier inputs, or changes a parameter "
+                    "itself: that would carry data from one record or client to the next"
+                )
+            require(
+                not model.checkpoints_reentrantly(x, kind.examples()[0]),
+                "the model uses activation checkpointing with use_reentrant=True, which loses the "
+                "gradients of what it computes again: pass use_reentrant=False",
+            )
             with warnings.catch_warnings(record=True) as warned:
-                with torch.no_grad():
-                    outputs, before = model(x, inputs), loss(model.training(x, inputs, 0), targets)
-                    model.training(x, inputs.flip(0) + inputs, 1)
-                    loss(model.training(x, inputs.flip(0) + inputs, 1), targets)
-                    after = loss(model.training(x, inputs, 0), targets)
-                    whole, parts = (
-                        loss(outputs, targets),
-                        [loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(4)],
-                    )
-                free = x.clone().requires_grad_()
-                torch.autograd.grad(loss(model.training(free, inputs, 0), targets).sum(), free)
+                losses = _losses(model, loss, x, *kind.examples())
+        except EquipoiseError:
+            raise
         except Exception as error:  # whatever a user's code raises
             raise InvalidValue(
-                "the model and loss fail on examples shaped like the clients': "
-                f"{_first_line(error)}"
+                f"the model and loss fail on examples shaped like the clients', {_shapes(kind)}: "
+                f"{told(error)}"
             ) from None
-        require(
-            not warned,
-            "the model and loss warn on examples shaped like the clients': "
-            f"{warned[0].message if warned else ''}",
-        )
-        require(
-            before.dim() == 0,
-            "the loss must be a mean over examples (reduction='mean'): it is not one number",
-        )
-        if not torch.equal(before, after):
-            raise UnsafeModel(
-                "the model or the loss remembers earlier inputs: that would carry data from one "
-                "client to the next"
+        for warning in warned:
+            raise InvalidValue(
+                f"the model and loss warn on examples shaped like the clients', {_shapes(kind)}: "
+                f"{warning.category.__name__} at {Path(warning.filename).name}, line "
+                f"{warning.lineno}"
             )
-        mean = torch.stack(parts).mean()
-        require(
-            bool(torch.isclose(whole, mean, rtol=1e-3, atol=1e-6)),
-            f"the loss of 4 examples is {whole.item():.6g}, the mean of their single losses "
-            f"{mean.item():.6g}: "
-            "the loss must be a mean over examples (reduction='mean', no class weights)",
-        )
+        _check_mean(*losses)
+
+
+def _losses(
+    model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, *batch: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """The loss of all examples together, and of each; refused if it is not one number. It must
+    have a gradient."""
+    inputs, targets = batch
+    with torch.no_grad():
+        outputs = model(x, inputs)
+        whole = loss(outputs, targets)
+        parts = [loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(len(inputs))]
+    require(
+        whole.dim() == 0,
+        "the loss must be a mean over examples (reduction='mean'): it is not one number",
+    )
+    model.gradient(x, loss, inputs, targets, 0)
+    return whole, parts
+
+
+def _check_mean(whole: Tensor, parts: list[Tensor]) -> None:
+    mean = torch.stack(parts).mean()
+    require(
+        bool(torch.isclose(whole, mean, rtol=1e-3, atol=1e-6)),
+        f"the loss of 4 examples is {whole.item():.6g}, the mean of their single losses "
+        f"{mean.item():.6g}: "
+        "the loss must be a mean over examples (reduction='mean', no class weights)",
+    )
+
+
+def _shapes(kind: Kind) -> str:
+    """What the clients' examples look like, which is public."""
+    pairs = (kind.shape, kind.dtype), (kind.target_shape, kind.target_dtype)
+    inputs, targets = (f"{[*shape]} {str(dtype).removeprefix('torch.')}" for shape, dtype in pairs)
+    return f"inputs {inputs} and targets {targets}"
 
 
 def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) -> None:
@@ -269,9 +272,7 @@ def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) ->
     try:
         measure(model, loss, metric, (records,), model.initial())
     except Exception as error:  # whatever a user's code raises
-        raise InvalidValue(
-            f"model, loss and metric fail on the test set: {_first_line(error)}"
-        ) from None
+        raise InvalidValue(f"model, loss and metric fail on the test set: {told(error)}") from None
 
 
 def file_spec(path: str) -> TaskSpec:
