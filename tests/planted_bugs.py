@@ -24,12 +24,13 @@ TESTS = [
         "training",
         "tables",
         "own_models",
+        "passes",
         "one_client",
     )
 ]
 RECORD_TESTS = [
     f"tests/test_{name}.py"
-    for name in ("new_algorithm", "record_runs", "per_example", "tables", "records")
+    for name in ("new_algorithm", "record_runs", "per_example", "passes", "tables", "records")
 ]
 
 BUGS = [  # what is wrong, file, old text, new text
@@ -310,6 +311,72 @@ BUGS = [  # what is wrong, file, old text, new text
         "privacy/mechanisms/record_hidden.py",
         'settings.memory != "private"',
         "True",
+    ),
+    (
+        "what a model keeps in its attributes reaches the next client",
+        "privacy/per_example/one_pass.py",
+        "    return copy.deepcopy(value, memo)\n",
+        "    return value\n",
+    ),
+    (
+        "what a model keeps in a frozen parameter reaches the next client",
+        "privacy/per_example/one_pass.py",
+        "else _copy(parameter)",
+        "else parameter",
+    ),
+    (
+        "a pass leaves new attributes in the model",
+        "privacy/per_example/one_pass.py",
+        "            vars(part).clear()\n",
+        "",
+    ),
+    (
+        "a model writes to the weights that the server holds",
+        "tasks/flat_model.py",
+        "        leaf = x.detach().clone().requires_grad_()\n"
+        "        values = named_tensors(leaf, self.shapes)\n"
+        "        with _seeded(*draw)",
+        "        leaf = x.detach().requires_grad_()\n"
+        "        values = named_tensors(leaf, self.shapes)\n"
+        "        with _seeded(*draw)",
+    ),
+    (
+        "a model that remembers is accepted",
+        "tasks/own.py",
+        "            if remembers:\n",
+        "            if False:\n",
+    ),
+    (
+        "one record: a model writes to the weights of the next pass",
+        "privacy/per_example/clipped_sum.py",
+        "name: value.detach().clone().requires_grad_()",
+        "name: value.detach().requires_grad_()",
+    ),
+    (
+        "one record: only outputs are tried, not gradients",
+        "tasks/network.py",
+        "if not self.one_by_one and self.model.mixes_gradients(",
+        "if False and self.model.mixes_gradients(",
+    ),
+    (
+        "one record: no strange examples are tried",
+        "tasks/network.py",
+        "self.loss, kind.examples(), kind.intruders(), layout",
+        "self.loss, kind.examples(), (), layout",
+    ),
+    (
+        "one record: isolate is ignored",
+        "tasks/network.py",
+        "        return replace(self, isolate=True)",
+        "        return self",
+    ),
+    (
+        "one record: a gradient that is a single number is not counted in the norm",
+        "privacy/per_example/shares.py",
+        "        [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in some]\n"
+        "    ).square()\n",
+        "        [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in some]\n"
+        "    ).square() * (gradients.dim() > 1)\n",
     ),
     (
         "one mechanism for all that share its class",

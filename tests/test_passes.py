@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from equipoise import InvalidValue, UnsafeModel, accuracy, own_task, train
 from equipoise.privacy.per_example.one_pass import one_pass
+from equipoise.privacy.statement import statement
 from equipoise.settings import Settings
 from equipoise.sweeps.keys import run_key
 from equipoise.tasks.flat_model import FlatModel
@@ -642,3 +643,12 @@ def test_the_gradient_of_a_single_number_is_clipped_with_the_others(isolate):
         expected = (gradients * (clip / norms).clamp(max=1)).sum(0)
         got = clients.clipped_sum(task.x0.expand(3, -1), None, clip, 0)[0]
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_statement_says_what_is_assumed_of_a_network_and_of_nothing_else():
+    task, assumed = task_of(seeded(Net)), "treats every record by itself"
+    how = {"epsilon": 8, "clip": 1, "iterations": 1}
+    assert assumed in statement(train(task=task, unit="record", **how))
+    assert assumed not in statement(train(task=task, unit="record", isolate=True, **how))
+    assert assumed not in statement(train(task=task, unit="client", **how))
+    assert assumed not in statement(train(task="breast-cancer", unit="record", clients=3, **how))

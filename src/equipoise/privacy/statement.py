@@ -203,6 +203,11 @@ def _not_covered(result: Result) -> list[str]:
         "Gaps between floating-point numbers: the lowest bits of a release can tell more than "
         "epsilon allows.",
     ]
+    if result.run.unit == "record" and result.L is None and not result.run.isolate:
+        items.append(
+            "Assumed: that the network treats every record by itself. That was tried on made-up "
+            "records, which is no proof; a run with isolate does not assume it."
+        )
     if result.run.diagnostics:
         items.append("The diagnostics, which show private values without noise.")
     if result.run.trust == "secure-aggregation":
