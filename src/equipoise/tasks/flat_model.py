@@ -4,6 +4,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -151,16 +152,7 @@ class FlatModel:
         values = named_tensors(x.detach().clone().requires_grad_(), self.shapes)
         with warnings.catch_warnings(record=True), _seeded(0), one_pass(self._module, values):
             outputs = self._module.train()(inputs)
-        todo, known = [outputs.grad_fn], set()
-        while todo:
-            node = todo.pop()
-            if node is None or node in known:
-                continue
-            if type(node).__name__ == "CheckpointFunctionBackward":
-                return True
-            known.add(node)
-            todo += [following for following, _ in node.next_functions]
-        return False
+        return "CheckpointFunctionBackward" in {node.name() for node in _nodes(outputs.grad_fn)}
 
     def _seen(self, loss: Loss, inputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         """Outputs and losses, in use and in training."""
@@ -187,6 +179,17 @@ def _seeded(*draw: int) -> Iterator[None]:
         # torch.manual_seed costs as much as a layer
         torch.default_generator.manual_seed(int.from_bytes(digest(7, *draw)))
         yield
+
+
+def _nodes(last: Any) -> Iterator[Any]:
+    """All nodes of autograd's graph before this one, and itself."""
+    todo, known = [last], {None}
+    while todo:
+        node = todo.pop()
+        if node not in known:
+            known.add(node)
+            todo += [before for before, _ in node.next_functions]
+            yield node
 
 
 def named_tensors(x: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:

@@ -33,9 +33,7 @@ def one_pass(module: nn.Module, values: dict[str, Tensor], loss: Any = None) -> 
     before = {part: dict(vars(part)) for root in roots for part in root.modules()}
     memo: dict[int, Any] = {id(part): part for part in before}
     for root in roots:  # the module last: a loss may hold the model that it is the loss of
-        given = values if root is module else {}
-        for name, parameter in root.named_parameters():
-            memo[id(parameter)] = given[name] if name in given else _copy(parameter)
+        memo |= _parameters(root, values if root is module else {})
     try:
         for part, attributes in before.items():
             vars(part).update(_copies(part, attributes, memo))
@@ -44,6 +42,14 @@ def one_pass(module: nn.Module, values: dict[str, Tensor], loss: Any = None) -> 
         for part, attributes in before.items():
             vars(part).clear()
             vars(part).update(attributes)
+
+
+def _parameters(root: nn.Module, values: dict[str, Tensor]) -> dict[int, Tensor]:
+    """By the identity of a parameter, what stands for it in a pass."""
+    return {
+        id(parameter): values[name] if name in values else _copy(parameter)
+        for name, parameter in root.named_parameters()
+    }
 
 
 def _copy(tensor: Tensor) -> Tensor:
