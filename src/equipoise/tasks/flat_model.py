@@ -49,7 +49,7 @@ class FlatModel:
 
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
         """Outputs for use, with dropout and the like switched off."""
-        with one_pass(self._module, named_tensors(x.detach(), self.shapes)):
+        with one_pass(self._module, named_tensors(x, self.shapes)):
             self._module.eval()
             outputs: Tensor = self._module(inputs)
             return outputs

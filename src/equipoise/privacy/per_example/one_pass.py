@@ -61,10 +61,10 @@ def _copies(part: nn.Module, attributes: dict[str, Any], memo: dict[int, Any]) -
     copies = {}
     for name, value in attributes.items():
         kind = type(value)
-        if kind in FIXED:
-            continue
         if kind in CONTAINERS and not value:  # as nearly all are of torch's own
             copies[name] = memo.setdefault(id(value), kind())
+            continue
+        if kind in FIXED:
             continue
         try:
             copies[name] = _copied(name, value, memo)
