@@ -28,6 +28,7 @@ TESTS = [
         "own_models",
         "own_data",
         "libsvm",
+        "passes",
         "one_client",
         "attacks",
     )
@@ -40,6 +41,7 @@ RECORD_TESTS = [
         "libsvm",
         "record_runs",
         "per_example",
+        "passes",
         "tables",
         "records",
         "sampled",
@@ -271,8 +273,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "one record: one that fails takes the others with it",
         "tasks/network.py",
-        "        for j in range(len(inputs)):",
-        "        for j in range(0):",
+        "            if stop - start > 1:",
+        "            if False:",
     ),
     (
         "one record: hidden noise of the mean used for the sum",
@@ -497,6 +499,72 @@ BUGS = [  # what is wrong, file, old text, new text
         "privacy/clip.py",
         "        return _rounded(zero_unless_finite(update), self.lattice)",
         "        return zero_unless_finite(update)",
+    ),
+    (
+        "what a model keeps in its attributes reaches the next client",
+        "privacy/per_example/one_pass.py",
+        "    return copy.deepcopy(value, memo)\n",
+        "    return value\n",
+    ),
+    (
+        "what a model keeps in a frozen parameter reaches the next client",
+        "privacy/per_example/one_pass.py",
+        "else _copy(parameter)",
+        "else parameter",
+    ),
+    (
+        "a pass leaves new attributes in the model",
+        "privacy/per_example/one_pass.py",
+        "            vars(part).clear()\n",
+        "",
+    ),
+    (
+        "a model writes to the weights that the server holds",
+        "tasks/flat_model.py",
+        "        leaf = x.detach().clone().requires_grad_()\n"
+        "        values = named_tensors(leaf, self.shapes)\n"
+        "        with _seeded(*draw)",
+        "        leaf = x.detach().requires_grad_()\n"
+        "        values = named_tensors(leaf, self.shapes)\n"
+        "        with _seeded(*draw)",
+    ),
+    (
+        "a model that remembers is accepted",
+        "tasks/own.py",
+        "            if remembers:\n",
+        "            if False:\n",
+    ),
+    (
+        "one record: a model writes to the weights of the next pass",
+        "privacy/per_example/clipped_sum.py",
+        "name: value.detach().clone().requires_grad_()",
+        "name: value.detach().requires_grad_()",
+    ),
+    (
+        "one record: only outputs are tried, not gradients",
+        "tasks/network.py",
+        "if not self.one_by_one and self.model.mixes_gradients(",
+        "if False and self.model.mixes_gradients(",
+    ),
+    (
+        "one record: no strange examples are tried",
+        "tasks/network.py",
+        "self.loss, kind.examples(), kind.intruders(), layout",
+        "self.loss, kind.examples(), (), layout",
+    ),
+    (
+        "one record: isolate is ignored",
+        "tasks/network.py",
+        "        return replace(self, isolate=True)",
+        "        return self",
+    ),
+    (
+        "one record: a gradient that is a single number is not counted in the norm",
+        "privacy/per_example/shares.py",
+        "        [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in some]\n"
+        "    ).square()\n",
+        "        [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in some]\n"
+        "    ).square() * (gradients.dim() > 1)\n",
     ),
     (
         "one mechanism for all that share its class",

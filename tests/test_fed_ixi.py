@@ -275,7 +275,7 @@ def test_gradients_of_single_scans_are_clipped(put, monkeypatch):
     gradients = [torch.autograd.grad(loss, x)[0].double() for loss in losses]
     wanted = sum(gradient * min(1, 0.5 / gradient.norm()) for gradient in gradients)
     assert torch.allclose(clients.alone(1).clipped_sum(x.detach(), None, 0.5, 0), wanted, atol=1e-5)
-    assert clients.slow_layers == ()
+    assert clients.slow_layers() == ()
 
 
 def test_preparation_is_kept(put, monkeypatch):

@@ -211,9 +211,9 @@ def test_how_many_examples_run_together_does_not_matter(name, monkeypatch):
     layout = layout_of(module, parameters, x)
     runs = []
 
-    def counted(*args, **kwargs):
-        runs.append(len(args[3]))
-        return run_with_books(*args, **kwargs)
+    def counted(module, inputs):
+        runs.append(len(inputs))
+        return run_with_books(module, inputs)
 
     run_with_books = per_example.run_with_books
     monkeypatch.setattr(per_example, "run_with_books", counted)

@@ -17,7 +17,8 @@ from torch.nn.utils import weight_norm
 from equipoise.errors import InvalidValue, UnsafeModel
 from equipoise.privacy.per_example import clipped_sum as clipping
 from equipoise.privacy.per_example import shares
-from equipoise.privacy.per_example.clipped_sum import Layout, clipped_sum, layout_of, mixes_examples
+from equipoise.privacy.per_example.clipped_sum import Layout, clipped_sum, layout_of
+from equipoise.privacy.per_example.probes import mixes_examples
 
 B = 7
 

@@ -4,6 +4,7 @@ import io
 import logging
 import math
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from equipoise.engine import noise_of, single_fleet
 from equipoise.sweeps.store import Store
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.training import prepare
-from problems import BOUNDS, TASK_FILE
+from problems import BOUNDS, TASK_FILE, blobs
 
 MARK = 0.7265625  # exact in binary, and in nobody's public facts
 TEXT = "patient 4711"
@@ -274,6 +275,61 @@ def test_a_label_on_which_the_loss_fails_is_named_nowhere(tmp_path, monkeypatch,
     printed = capsys.readouterr()
     assert "4711" not in printed.out + printed.err
     assert b"4711" not in Path("s.sqlite").read_bytes()
+
+
+class Speaks(nn.Module):
+    """Its errors and warnings repeat a record. `when` says which inputs they are about."""
+
+    def __init__(self, when, warns=False):
+        super().__init__()
+        self.layer, self.when, self.warns = nn.Linear(4, 2), when, warns
+
+    def forward(self, x):
+        if self.when(self, x):
+            if not self.warns:
+                raise ValueError(TEXT)
+            warnings.warn(TEXT, stacklevel=1)
+        return self.layer(x)
+
+
+@pytest.mark.parametrize(
+    ("when", "warns", "sentence"),
+    [
+        (lambda model, x: True, False, "fail on examples .*, inputs .4. float32"),
+        (lambda model, x: True, True, "warn on examples .*, inputs .4. float32"),
+        (lambda model, x: model.training, False, "fail on examples"),
+        (lambda model, x: model.training, True, "warn on examples"),
+        (lambda model, x: len(x) == 60, False, "fail on the test set"),
+    ],
+)
+def test_what_a_model_says_when_it_is_tried_stays_with_it(when, warns, sentence):
+    clients, test = blobs()
+    model, loss = Speaks(when, warns), nn.functional.cross_entropy
+    with pytest.raises(EquipoiseError, match=sentence) as caught:
+        own_task(model, clients, loss, equipoise.accuracy, test=test)
+    text = "".join(traceback.format_exception(caught.value))
+    assert TEXT not in text
+    assert f"{'UserWarning' if warns else 'ValueError'} at test_private_values.py, line" in text
+
+
+def test_what_a_model_says_of_single_records_stays_with_it(client_log):
+    """When it is taken apart, and when it trains; not even in the client's own log."""
+    clients, _ = blobs()
+    model = Speaks(lambda model, x: torch.is_grad_enabled() and len(x) == 1)
+    task = own_task(model, clients, nn.functional.cross_entropy, equipoise.accuracy)
+    with pytest.raises(EquipoiseError, match="no gradient of a single example") as caught:
+        equipoise.train(task=task, epsilon=3, clip=1, unit="record")
+    assert TEXT not in "".join(traceback.format_exception(caught.value))
+    clients[2][0][3] = MARK
+    for unit in ("client", "record"):
+        model = Speaks(lambda model, x: bool((x == MARK).any()))
+        task = own_task(model, clients, nn.functional.cross_entropy, equipoise.accuracy)
+        equipoise.train(task=task, epsilon=3, clip=1, unit=unit, iterations=2, diagnostics=True)
+    assert len(client_log) >= 6
+    of_client = [said for said in client_log if "client 2" in said]
+    assert of_client
+    assert all("ValueError at test_private_values.py, line" in said for said in of_client)
+    assert TEXT not in "".join(client_log)
 
 
 def test_what_somebody_elses_code_raises_in_a_sweep_is_told_by_its_kind(tmp_path, monkeypatch):

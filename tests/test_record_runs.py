@@ -282,10 +282,23 @@ class Remembers(Centred):
         return self.linear(x - self.mean)
 
 
+class Hidden(nn.Module):
+    """Where both factors are zero, neither outputs nor gradients show what they multiply."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.factors = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x):
+        return self.linear(x) + self.factors.prod() * (x - x.mean(0))[:, :2]
+
+
 def test_zero_weights_hide_nothing():
     """At zero weights such models look harmless: they are tried elsewhere too."""
-    with pytest.raises(UnsafeModel, match="depends on the other examples"):
-        train(task=network(Centred()), unit="record", epsilon=8, clip=1)
+    for model in (Centred(), Hidden()):
+        with pytest.raises(UnsafeModel, match="depends on the other examples"):
+            train(task=network(model), unit="record", epsilon=8, clip=1)
     for unit in ("client", "record"):
         with pytest.raises(UnsafeModel, match="remembers"):
             train(task=network(Remembers()), unit=unit, epsilon=8, clip=1)
@@ -327,7 +340,7 @@ def test_what_draws_for_a_whole_batch_runs_record_by_record():
 
     task = network(seeded(StochasticDepth))
     assert task.clients.one_by_one
-    assert any("random" in layer for layer in task.clients.slow_layers)
+    assert any("random" in layer for layer in task.clients.slow_layers())
     assert not network(
         seeded(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)))
     ).clients.one_by_one

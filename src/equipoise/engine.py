@@ -12,7 +12,7 @@ from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient, Hyper, algorithm_spec
 from equipoise.algorithms.schedule import Schedule
-from equipoise.errors import require
+from equipoise.errors import InvalidValue, require
 from equipoise.fleets import Round, SimulatedFleet, server_rounds
 from equipoise.privacy.events import Account
 from equipoise.privacy.lattice import Lattice
@@ -121,9 +121,8 @@ def noise_of(
     run: Run, task: Task, account: Account, noise: NoiseSource
 ) -> tuple[Gradient, Releaser]:
     """Where the noise enters: the clients' gradients, and how their updates are released."""
-    if run.unit == "record":
-        check_records(task)
-    clients, lattice = len(task.clients.sizes), lattice_of(run, account)
+    holders = record_clients(task, run.isolate) if run.unit == "record" else task.clients
+    clients, lattice = len(holders.sizes), lattice_of(run, account)
     added = [
         run.promise.client_sigma(event.sigma, run.clients, event.lattice)
         for event in account.events
@@ -134,7 +133,7 @@ def noise_of(
     rates = tuple(event.rate for event in account.events)
     rates = rates if len(rates) == clients else rates * clients
     mechanism = run.mechanism
-    gradient = mechanism.gradient(task.clients, run.clip, sigma, lattice, rates, noise)
+    gradient = mechanism.gradient(holders, run.clip, sigma, lattice, rates, noise)
     return gradient, mechanism.releaser(run.clip, sigma, lattice)
 
 
@@ -142,13 +141,17 @@ def lattice_of(run: Run, account: Account) -> Lattice:
     return Lattice(account.lattice, run.promise.sums(run.clients) is not None)
 
 
-def check_records(task: Task) -> None:
-    """Refuse a task whose records cannot be told apart, before anything is spent."""
+def record_clients(task: Task, isolate: bool) -> Records:
+    """The clients of a task whose records can be told apart; others are refused, before anything
+    is spent."""
     clients = task.clients
     if not isinstance(clients, Records):
-        require(False, f"unit=record with task={task.name}: its clients have no individual records")
-    else:
-        clients.check_records()
+        raise InvalidValue(
+            f"unit=record with task={task.name}: its clients have no individual records"
+        )
+    clients = clients.isolated() if isolate else clients
+    clients.check_records()
+    return clients
 
 
 def can_be_stacked(task: Task, run: Run) -> bool:

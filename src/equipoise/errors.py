@@ -6,6 +6,10 @@ EquipoiseError
 └── DataError         records that cannot be read or do not fit together
 """
 
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
 
 class EquipoiseError(Exception):
     """The root: one clear sentence for the user, no traceback needed. Made printable: names from
@@ -33,3 +37,22 @@ def require(condition: bool, sentence: str) -> None:
     """Refuse a value with `sentence` unless `condition` holds (a NaN makes any comparison fail)."""
     if not condition:
         raise InvalidValue(sentence)
+
+
+def told(error: BaseException) -> str:
+    """The kind of an error that a user's code raised, and where: never its words, which may hold a
+    record. The place is the innermost line of the user's own files, if there is one."""
+    places = [*_places(error.__traceback__)]
+    own = [place for place in places if not _is_library(place)]
+    name = type(error).__name__
+    return f"{name} at {(own or places)[-1].name}" if places else name
+
+
+def _places(trace: TracebackType | None) -> Iterator[Path]:
+    while trace:
+        yield Path(f"{trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno}")
+        trace = trace.tb_next
+
+
+def _is_library(place: Path) -> bool:
+    return "site-packages" in place.parts or place.is_relative_to(Path(__file__).parent)

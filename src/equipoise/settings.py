@@ -268,6 +268,12 @@ class Settings(Common):
         "q: each record takes part in a local step by a secret coin with this probability (for "
         "unit record; default: what makes batch records of each client, 1 where batch is full)",
     )
+    isolate: bool = flag(
+        False,
+        PRIVACY,
+        "for unit record and networks: every record in a pass of its own, so that nothing a model "
+        "does to a batch lets records mix; slow",
+    )
     noise_rule: str = flag(
         "exact",
         PRIVACY,

@@ -11,7 +11,7 @@ import torch
 
 from equipoise.algorithms.schedule import Schedule, schedule_of
 from equipoise.config import read_config
-from equipoise.engine import Trained, Watch, check_records, run_rounds, single_fleet
+from equipoise.engine import Trained, Watch, record_clients, run_rounds, single_fleet
 from equipoise.errors import require
 from equipoise.facts import Facts
 from equipoise.fleets import Round, server_rounds
@@ -21,7 +21,6 @@ from equipoise.result import Point, PublicOnly, Result
 from equipoise.settings import Run, Settings, as_paths
 from equipoise.tasks import Measured, Task, TaskOptions, load_measure, load_task
 from equipoise.tasks.public import public_only
-from equipoise.tasks.task import Records
 
 if TYPE_CHECKING:
     from equipoise.planning.plan import Plan
@@ -83,7 +82,7 @@ def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepare
     run = settings.resolve(facts)
     run.promise.check_clients(run.clients)
     if run.unit == "record":
-        check_records(task)
+        record_clients(task, run.isolate)
     schedule = schedule_of(run)
     seed = run.simulate_noise_seed
     noise = SecretNoise() if seed is None else SimulatedNoise(seed)
@@ -276,8 +275,7 @@ def _declared_public(run: Run) -> str:
 
 
 def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:
-    records = task.clients
-    return records.slow_layers if run.unit == "record" and isinstance(records, Records) else ()
+    return record_clients(task, run.isolate).slow_layers() if run.unit == "record" else ()
 
 
 def evaluate(

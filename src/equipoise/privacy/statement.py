@@ -278,6 +278,12 @@ def _not_covered(result: Result) -> list[str]:
         items.append(FLOATING_POINT)
     if result.run.mechanism.words.not_covered:
         items.append(result.run.mechanism.words.not_covered)
+    if result.run.unit == "record" and result.L is None and not result.run.isolate:
+        items.append(
+            "Assumed: that the network treats every record by itself, and that what single "
+            "precision rounds away in a batch does not matter. The first was tried on made-up "
+            "records, which is no proof; a run with isolate assumes neither."
+        )
     if result.run.diagnostics:
         items.append("The diagnostics, which show private values without noise.")
     if result.run.trust == "secure-aggregation":

@@ -1,27 +1,33 @@
 """An nn.Module as a function of one flat vector, so that algorithms need to know vectors only."""
 
 import math
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from equipoise.errors import UnsafeModel
-from equipoise.privacy.per_example.clipped_sum import (
-    Layout,
-    Loss,
-    clipped_sum,
-    layout_of,
-    mixes_examples,
-)
+from equipoise.privacy.per_example.clipped_sum import Layout, clipped_sum, layout_of
+from equipoise.privacy.per_example.one_pass import Loss, one_pass
+from equipoise.privacy.per_example.probes import Batch, mixes_examples, mixes_gradients
 from equipoise.seeds import digest
+
+DROPOUT = {
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
+    *(nn.AlphaDropout, nn.FeatureAlphaDropout),
+}
+WITH_DROPOUT = {nn.LSTM, nn.GRU, nn.RNN}
 
 
 class FlatModel:
     """`model(x, inputs)` runs the module with its trainable parameters taken from the vector x [d].
 
     The module must keep everything it learns in its parameters: a buffer would be neither clipped
-    nor noised, and a plain attribute would carry it from one client to the next.
+    nor noised. Every pass is on copies of all that the module holds, so that whatever it writes
+    elsewhere is gone before the next one, be that of another client or on test records.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -43,16 +49,22 @@ class FlatModel:
 
     def __call__(self, x: Tensor, inputs: Tensor) -> Tensor:
         """Outputs for use, with dropout and the like switched off."""
-        return self._run(x, inputs, training=False)
+        with one_pass(self._module, named_tensors(x, self.shapes)):
+            self._module.eval()
+            outputs: Tensor = self._module(inputs)
+            return outputs
 
-    def training(self, x: Tensor, inputs: Tensor, *draw: int) -> Tensor:
-        """Outputs for training; what is random in the module (dropout) depends only on the integers
-        `draw`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(
-                int.from_bytes(digest(7, *draw))
-            )  # torch.manual_seed costs as much as a layer
-            return self._run(x, inputs, training=True)
+    def gradient(
+        self, x: Tensor, loss: Loss, inputs: Tensor, targets: Tensor, *draw: int
+    ) -> Tensor:
+        """The gradient of the loss of a batch at x; what is random in the module (dropout) depends
+        only on the integers `draw`."""
+        leaf = x.detach().clone().requires_grad_()
+        values = named_tensors(leaf, self.shapes)
+        with _seeded(*draw), one_pass(self._module, values, loss) as loss:
+            self._module.train()
+            (gradient,) = torch.autograd.grad(loss(self._module(inputs), targets), leaf)
+            return gradient
 
     def clipped_sum(
         self,
@@ -65,21 +77,11 @@ class FlatModel:
         *draw: int,
     ) -> Tensor:
         """The sum over the examples of their gradients at x, each clipped to `C`; `draw` as
-        in `training`."""
+        in `gradient`."""
         self._module.train()
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(
-                int.from_bytes(digest(7, *draw))
-            )  # torch.manual_seed costs as much as a layer
-            parts = clipped_sum(
-                self._module,
-                named_tensors(x.detach(), self.shapes),
-                loss,
-                inputs,
-                targets,
-                C,
-                layout,
-            )
+        values = named_tensors(x.detach(), self.shapes)
+        with _seeded(*draw):
+            parts = clipped_sum(self._module, values, loss, inputs, targets, C, layout)
         return torch.cat([parts[name].reshape(-1) for name in self.shapes])
 
     def layout(self, examples: Tensor) -> Layout:
@@ -94,6 +96,18 @@ class FlatModel:
             mixes_examples(self._module, named_tensors(x, self.shapes), examples)
             for x in self.somewhere()
         )
+
+    def mixes_gradients(
+        self, loss: Loss, batch: Batch, intruders: Iterable[Batch], layout: Layout
+    ) -> bool:
+        """Whether made-up examples, some of them unusual, change each other's gradients."""
+
+        def sum_of(inputs: Tensor, targets: Tensor, C: float) -> Tensor:
+            return self.clipped_sum(x, loss, inputs, targets, C, layout, 0)
+
+        x = self.somewhere()[1]
+        with self._without_dropout():
+            return mixes_gradients(sum_of, batch, intruders)
 
     def somewhere(self) -> list[Tensor]:
         """Parameters to try a model at: the initial ones, which may be zero and hide much, and some
@@ -110,25 +124,72 @@ class FlatModel:
     def random_beyond_dropout(self, examples: Tensor) -> bool:
         """Whether something in the module draws at random besides dropout, which draws for every
         example by itself."""
-        self._module.train()
-        for part in self._module.modules():
-            if isinstance(part, nn.modules.dropout._DropoutNd | nn.RNNBase):
-                part.eval()
-        outputs = []
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for seed in range(3):
-                torch.manual_seed(seed)
-                outputs.append(
-                    functional_call(
-                        self._module, named_tensors(self.somewhere()[1], self.shapes), (examples,)
-                    )
-                )
+        values, outputs = named_tensors(self.somewhere()[1], self.shapes), []
+        with self._without_dropout(), torch.no_grad():
+            for seed in range(5):
+                with _seeded(seed), one_pass(self._module, values):
+                    outputs.append(self._module.train()(examples))
         return not all(torch.equal(outputs[0], other) for other in outputs[1:])
 
-    def _run(self, x: Tensor, inputs: Tensor, training: bool) -> Tensor:
-        self._module.train(training)
-        outputs: Tensor = functional_call(self._module, named_tensors(x, self.shapes), (inputs,))
-        return outputs
+    def remembers(self, x: Tensor, loss: Loss, batch: Batch, others: Iterable[Batch]) -> bool:
+        """Whether passes on the other batches, forward and backward, change what the model or the
+        loss gives on this one, or a parameter. Tried without what keeps passes apart."""
+        leaf = x.detach().clone().requires_grad_()
+        values = named_tensors(leaf, self.shapes)
+        with one_pass(self._module, values, loss) as loss:
+            before = self._seen(loss, *batch)
+            for inputs, targets in (batch, *others):
+                with suppress(Exception), _seeded(1):  # it may fail on them, as on a record
+                    value = loss(self._module.train()(inputs), targets)
+                    torch.autograd.grad(value, leaf)
+            after = self._seen(loss, *batch)
+        pairs = zip((*before, x), (*after, leaf.detach()), strict=True)
+        return not all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
+
+    def checkpoints_reentrantly(self, x: Tensor, inputs: Tensor) -> bool:
+        """Whether the model uses the older kind of activation checkpointing, whose gradients reach
+        parameters only past `torch.autograd.grad`."""
+        values = named_tensors(x.detach().clone().requires_grad_(), self.shapes)
+        with warnings.catch_warnings(record=True), _seeded(0), one_pass(self._module, values):
+            outputs = self._module.train()(inputs)
+        return "CheckpointFunctionBackward" in {node.name() for node in _nodes(outputs.grad_fn)}
+
+    def _seen(self, loss: Loss, inputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        """Outputs and losses, in use and in training."""
+        with torch.no_grad(), _seeded(0):
+            outputs = [self._module.train(mode)(inputs) for mode in (False, True)]
+            return *outputs, *(loss(output, targets) for output in outputs)
+
+    @contextmanager
+    def _without_dropout(self) -> Iterator[None]:
+        """Inside, layers that draw for every example by itself drop nothing."""
+        with one_pass(self._module, {}):
+            for part in self._module.modules():
+                if type(part) in DROPOUT:
+                    vars(part).update(p=0.0)
+                elif type(part) in WITH_DROPOUT:
+                    vars(part).update(dropout=0.0)
+            yield
+
+
+@contextmanager
+def _seeded(*draw: int) -> Iterator[None]:
+    """Inside, torch draws what follows from these integers."""
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed costs as much as a layer
+        torch.default_generator.manual_seed(int.from_bytes(digest(7, *draw)))
+        yield
+
+
+def _nodes(last: Any) -> Iterator[Any]:
+    """All nodes of autograd's graph before this one, and itself."""
+    todo, known = [last], {None}
+    while todo:
+        node = todo.pop()
+        if node not in known:
+            known.add(node)
+            todo += [before for before, _ in node.next_functions]
+            yield node
 
 
 def named_tensors(x: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from equipoise.errors import DataError
+from equipoise.errors import DataError, InvalidValue
 from equipoise.tasks.splits import Minibatches, StackedMinibatches, pool_and_parts
 from equipoise.tasks.task import Measured, Table, Task, TaskOptions, fingerprint
 
@@ -153,7 +153,12 @@ class LinearClients:
     def check_records(self) -> None:
         """Records of a table can always be told apart."""
 
-    @property
+    def isolated(self) -> Self:
+        raise InvalidValue(
+            "isolate with a linear model, whose records cannot mix: it belongs to networks; leave "
+            "it out"
+        )
+
     def slow_layers(self) -> tuple[str, ...]:
         return ()
 

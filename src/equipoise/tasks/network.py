@@ -11,10 +11,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from equipoise.errors import EquipoiseError, InvalidValue, UnsafeModel
-from equipoise.privacy.per_example.clipped_sum import Layout
+from equipoise.errors import EquipoiseError, InvalidValue, UnsafeModel, told
+from equipoise.privacy.per_example.clipped_sum import ISOLATED, Layout
 from equipoise.seeds import digest
 from equipoise.tasks.flat_model import FlatModel
+from equipoise.tasks.made_up import Kind, kind_of
 from equipoise.tasks.splits import Minibatches
 from equipoise.tasks.task import Measured, Task
 
@@ -49,6 +50,11 @@ class Rows:
 Records = tuple[Tensor, Tensor] | tuple[Rows, Rows]
 """Inputs and targets of all records of a data set, stacked."""
 
+MIXED = (
+    "the other examples of its batch, so one record's gradient cannot be clipped by itself; change "
+    "the model, use isolate, which runs record by record, or unit=client"
+)
+
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Changes inputs at random, every example by itself, before they are trained on."""
 
@@ -82,6 +88,7 @@ class ModelClients:
     """For each client which of its records could not be read: they count for nothing."""
     useless: tuple[Tensor, ...] = ()
     """These, and those on which the model or the loss was found to fail from the start."""
+    isolate: bool = False  # whether every record runs in a pass of its own
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -101,17 +108,14 @@ class ModelClients:
         inputs, targets = self._readable(i, chosen)
         if len(inputs) == 0:
             return torch.zeros_like(x)
-        x = x.detach().requires_grad_()
         client = i if self.single is None else self.single
         try:
             with warnings.catch_warnings(record=True):
                 inputs = self._augmented(inputs, self.seed, client, t)
-                loss = self.loss(self.model.training(x, inputs, self.seed, client, t), targets)
-                (gradient,) = torch.autograd.grad(loss, x)
+                return self.model.gradient(x, self.loss, inputs, targets, self.seed, client, t)
         except Exception as error:  # whatever a user's code raises
-            log.warning("client %d, local step %d: %s", client, t, type(error).__name__)
+            log.warning("client %d, local step %d: %s", client, t, told(error))
             return torch.full_like(x, torch.nan)
-        return gradient
 
     def _readable(self, i: int, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
         """The chosen records of a client, less those that could not be read."""
@@ -155,7 +159,7 @@ class ModelClients:
                         x, self.loss, some, targets[part], C, layout, draw, client, *number
                     )
             except Exception as error:  # whatever a user's code raises
-                log.warning("client %d: %s", client, type(error).__name__)
+                log.warning("client %d: %s", client, told(error))
                 return None
 
         def summed(start: int, stop: int, *number: int) -> Tensor:
@@ -190,55 +194,65 @@ class ModelClients:
     def check_records(self) -> None:
         _ = self.layout
 
+    def isolated(self) -> Self:
+        """The same clients, every record in a pass of its own: whatever the model does to batches,
+        no record meets another."""
+        return replace(self, isolate=True)
+
     @cached_property
     def layout(self) -> Layout:
         """How the gradients of single examples are clipped; a model whose examples cannot be told
         apart is refused."""
-        examples, targets = self._examples
-        if self.model.mixes(examples):
-            raise UnsafeModel(
-                "an example's output depends on the other examples of its batch, so one record's "
-                "gradient cannot be clipped by itself; change the model, or use unit=client"
-            )
         try:
-            layout = self.model.layout(examples)
-            self.model.clipped_sum(
-                self.model.somewhere()[1], self.loss, examples, targets, math.inf, layout, 0
-            )
-            return layout
+            return self._tried(ISOLATED, 1) if self.isolate else self._together()
+        except EquipoiseError:
+            raise
+        except Exception as error:  # whatever a user's code raises
+            raise InvalidValue(
+                f"no gradient of a single example can be formed: {told(error)}"
+            ) from None
+
+    def _together(self) -> Layout:
+        """How to clip examples that run together, if they do not mix."""
+        kind = self._kind
+        examples, _ = kind.examples()
+        if self.model.mixes(examples):
+            raise UnsafeModel(f"an example's output depends on {MIXED}")
+        try:
+            layout = self._tried(self.model.layout(examples), 4)
         except EquipoiseError:
             raise
         except Exception as error:  # whatever a user's code raises where it is taken apart
-            slow = Layout({}, (f"model: {type(error).__name__} when it is taken apart",))
-        try:
-            self.model.clipped_sum(
-                self.model.somewhere()[1], self.loss, examples, targets, math.inf, slow, 0
-            )
-        except Exception as error:
-            raise InvalidValue(
-                f"no gradient of a single example can be formed: {str(error).splitlines()[0][:200]}"
-            ) from None
-        return slow
+            slow = f"model: {type(error).__name__} when it is taken apart"
+            layout = self._tried(Layout({}, (slow,)), 4)
+        if not self.one_by_one and self.model.mixes_gradients(
+            self.loss, kind.examples(), kind.intruders(), layout
+        ):
+            raise UnsafeModel(f"an example's gradient depends on {MIXED}")
+        return layout
+
+    def _tried(self, layout: Layout, number: int) -> Layout:
+        """The layout, after some made-up examples were clipped with it."""
+        inputs, targets = (part[:number] for part in self._kind.examples())
+        x = self.model.somewhere()[1]
+        self.model.clipped_sum(x, self.loss, inputs, targets, math.inf, layout, 0)
+        return layout
 
     @cached_property
     def one_by_one(self) -> bool:
-        """Whether the model draws at random for a batch as a whole, so that records must run by
-        themselves."""
-        return self.model.random_beyond_dropout(self._examples[0])
+        """Whether records must run by themselves: asked for, or because the model draws at random
+        for a batch as a whole."""
+        return self.isolate or self.model.random_beyond_dropout(self._kind.examples()[0])
 
     @property
-    def _examples(self) -> tuple[Tensor, Tensor]:
-        inputs, targets = next(records for records in self.data if len(records[0]))
-        return made_up(inputs.shape[1:], inputs.dtype), made_up_targets(
-            targets.shape[1:], targets.dtype
-        )
+    def _kind(self) -> Kind:
+        return kind_of(*next(records for records in self.data if len(records[0])))
 
-    @property
     def slow_layers(self) -> tuple[str, ...]:
         """What makes single examples' gradients slow: they are formed one by one then."""
         return (
             *self.layout.slow,
-            *(["random layers other than dropout"] if self.one_by_one else []),
+            *(["random layers other than dropout"] * (self.one_by_one and not self.isolate)),
         )
 
     def error(self, x: Tensor) -> Tensor:
@@ -247,7 +261,7 @@ class ModelClients:
         try:
             return measure(self.model, self.loss, self.metric, data, x).error
         except Exception as error:  # whatever a user's code raises
-            log.warning("train error: %s", type(error).__name__)
+            log.warning("train error: %s", told(error))
             return x.new_full(x.shape[:-1], torch.nan, dtype=torch.float64)
 
     def alone(self, client: int) -> Self:
@@ -357,20 +371,4 @@ def model_task(
         batch=batch,
         test_records=sum(len(inputs) for inputs, _ in tests),
         **facts,
-    )
-
-
-def made_up_targets(shape: torch.Size, kind: torch.dtype) -> Tensor:
-    """Targets for four made-up examples: zeros and ones."""
-    return (torch.arange(4) % 2).reshape(4, *(1 for _ in shape)).expand(4, *shape).to(kind)
-
-
-def made_up(shape: torch.Size, kind: torch.dtype) -> Tensor:
-    """Four examples that are nobody's, to try a model on: bytes are taken for pixels, other
-    integers are small."""
-    generator = torch.Generator().manual_seed(0)
-    if kind.is_floating_point:
-        return torch.randn((4, *shape), generator=generator).abs().to(kind)
-    return torch.randint(0, 256 if kind == torch.uint8 else 3, (4, *shape), generator=generator).to(
-        kind
     )

@@ -16,21 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require
+from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require, told
 from equipoise.tasks.flat_model import FlatModel
-from equipoise.tasks.network import (
-    PerExample,
-    Records,
-    made_up,
-    made_up_targets,
-    measure,
-    model_task,
-)
+from equipoise.tasks.made_up import Kind, kind_of
+from equipoise.tasks.network import PerExample, Records, measure, model_task
 from equipoise.tasks.own_data import (
     Examples,
-    Kind,
     fitted_clients,
-    kind_of,
     possible_kinds,
     read_clients,
     read_public,
@@ -145,7 +137,7 @@ def _kind_that_works(
     refusals = []
     for kind in kinds:
         try:
-            _check_examples(model, loss, *kind)
+            _check_examples(model, loss, kind)
             return kind
         except InvalidValue as refusal:
             refusals.append(refusal)
@@ -175,57 +167,74 @@ def _fingerprint(
     return fingerprint([model.initial().numpy(), *(part.numpy() for part in chain(*sets))])
 
 
-def _check_examples(
-    model: FlatModel,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    input_shape: torch.Size,
-    input_type: torch.dtype,
-    target_shape: torch.Size,
-    target_type: torch.dtype,
-) -> None:
-    """Refuse a model or loss that remembers, and a loss that is not a mean, on made-up examples: no
-    private value decides."""
-    inputs, targets = made_up(input_shape, input_type), made_up_targets(target_shape, target_type)
+def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], kind: Kind) -> None:
+    """Refuse a model or loss that fails or remembers, and a loss that is not a mean, on made-up
+    examples: no private value decides."""
     for x in model.somewhere():
         try:
+            with warnings.catch_warnings(record=True):  # strange examples may well cause some
+                remembers = model.remembers(x, loss, kind.examples(), kind.intruders())
+            if remembers:
+                raise UnsafeModel(
+                    "the model or the loss remembers earlier inputs, or changes a parameter "
+                    "itself: that would carry data from one record or client to the next"
+                )
+            require(
+                not model.checkpoints_reentrantly(x, kind.examples()[0]),
+                "the model uses activation checkpointing with use_reentrant=True, which loses the "
+                "gradients of what it computes again: pass use_reentrant=False",
+            )
             with warnings.catch_warnings(record=True) as warned:
-                with torch.no_grad():
-                    outputs, before = model(x, inputs), loss(model.training(x, inputs, 0), targets)
-                    model.training(x, inputs.flip(0) + inputs, 1)
-                    loss(model.training(x, inputs.flip(0) + inputs, 1), targets)
-                    after = loss(model.training(x, inputs, 0), targets)
-                    whole, parts = (
-                        loss(outputs, targets),
-                        [loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(4)],
-                    )
-                free = x.clone().requires_grad_()
-                torch.autograd.grad(loss(model.training(free, inputs, 0), targets).sum(), free)
+                losses = _losses(model, loss, x, *kind.examples())
+        except EquipoiseError:
+            raise
         except Exception as error:  # whatever a user's code raises
             raise InvalidValue(
-                "the model and loss fail on examples shaped like the clients': "
-                f"{_first_line(error)}"
+                f"the model and loss fail on examples shaped like the clients', {_shapes(kind)}: "
+                f"{told(error)}"
             ) from None
-        require(
-            not warned,
-            "the model and loss warn on examples shaped like the clients': "
-            f"{warned[0].message if warned else ''}",
-        )
-        require(
-            before.dim() == 0,
-            "the loss must be a mean over examples (reduction='mean'): it is not one number",
-        )
-        if not torch.equal(before, after):
-            raise UnsafeModel(
-                "the model or the loss remembers earlier inputs: that would carry data from one "
-                "client to the next"
+        for warning in warned:
+            raise InvalidValue(
+                f"the model and loss warn on examples shaped like the clients', {_shapes(kind)}: "
+                f"{warning.category.__name__} at {Path(warning.filename).name}, line "
+                f"{warning.lineno}"
             )
-        mean = torch.stack(parts).mean()
-        require(
-            bool(torch.isclose(whole, mean, rtol=1e-3, atol=1e-6)),
-            f"the loss of 4 examples is {whole.item():.6g}, the mean of their single losses "
-            f"{mean.item():.6g}: "
-            "the loss must be a mean over examples (reduction='mean', no class weights)",
-        )
+        _check_mean(*losses)
+
+
+def _losses(
+    model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, *batch: Tensor
+) -> tuple[Tensor, list[Tensor]]:
+    """The loss of all examples together, and of each; refused if it is not one number. It must
+    have a gradient."""
+    inputs, targets = batch
+    with torch.no_grad():
+        outputs = model(x, inputs)
+        whole = loss(outputs, targets)
+        parts = [loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(len(inputs))]
+    require(
+        whole.dim() == 0,
+        "the loss must be a mean over examples (reduction='mean'): it is not one number",
+    )
+    model.gradient(x, loss, inputs, targets, 0)
+    return whole, parts
+
+
+def _check_mean(whole: Tensor, parts: list[Tensor]) -> None:
+    mean = torch.stack(parts).mean()
+    require(
+        bool(torch.isclose(whole, mean, rtol=1e-3, atol=1e-6)),
+        f"the loss of 4 examples is {whole.item():.6g}, the mean of their single losses "
+        f"{mean.item():.6g}: "
+        "the loss must be a mean over examples (reduction='mean', no class weights)",
+    )
+
+
+def _shapes(kind: Kind) -> str:
+    """What the clients' examples look like, which is public."""
+    pairs = (kind.shape, kind.dtype), (kind.target_shape, kind.target_dtype)
+    inputs, targets = (f"{[*shape]} {str(dtype).removeprefix('torch.')}" for shape, dtype in pairs)
+    return f"inputs {inputs} and targets {targets}"
 
 
 def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) -> None:
@@ -235,9 +244,7 @@ def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) ->
     try:
         measure(model, loss, metric, (records,), model.initial())
     except Exception as error:  # whatever a user's code raises
-        raise InvalidValue(
-            f"model, loss and metric fail on the test set: {_first_line(error)}"
-        ) from None
+        raise InvalidValue(f"model, loss and metric fail on the test set: {told(error)}") from None
 
 
 def file_spec(path: str) -> TaskSpec:

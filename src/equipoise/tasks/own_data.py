@@ -18,15 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, require
-
-
-class Kind(NamedTuple):
-    """Shapes and types of one example."""
-
-    input_shape: torch.Size
-    input_type: torch.dtype
-    target_shape: torch.Size
-    target_type: torch.dtype
+from equipoise.tasks.made_up import Kind
 
 
 class Examples(NamedTuple):
@@ -267,14 +259,9 @@ def fitted_clients(clients: dict[int, DataSet], kind: Kind, number: int) -> tupl
 
 def as_examples(data: DataSet, kind: Kind) -> Examples:
     """The records as tensors of this kind; those that cannot be that are marked."""
-    inputs, odd_inputs = data.inputs.fitted(kind.input_shape, kind.input_type)
-    targets, odd_targets = data.targets.fitted(kind.target_shape, kind.target_type)
+    inputs, odd_inputs = data.inputs.fitted(kind.shape, kind.dtype)
+    targets, odd_targets = data.targets.fitted(kind.target_shape, kind.target_dtype)
     return Examples(inputs, targets, odd_inputs | odd_targets)
-
-
-def kind_of(inputs: Tensor, targets: Tensor) -> Kind:
-    """What kind of examples these are."""
-    return Kind(inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype)
 
 
 def read_public(data: Any, whose: str, precision: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -54,7 +54,10 @@ class Records(Protocol):
         """Refuse a model whose records cannot be told apart, before anything is spent."""
         ...
 
-    @property
+    def isolated(self) -> Self:
+        """The same, every record in a pass of its own; refused where there are no passes."""
+        ...
+
     def slow_layers(self) -> tuple[str, ...]:
         """What makes gradients of single records slow."""
         ...

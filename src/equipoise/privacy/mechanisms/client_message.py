@@ -45,6 +45,11 @@ class ClientMessage:
             rate is None,
             f"sampling_rate={rate} with unit=client: it belongs to unit=record; leave it out",
         )
+        require(
+            not settings.isolate,
+            "isolate with unit=client, where records may mix: it belongs to unit=record; leave it "
+            "out",
+        )
         self.check_constant(settings)
 
     def check_constant(self, settings: "Settings") -> None:

@@ -33,9 +33,6 @@ class RecordGradient:
     words = Words(
         released="the sum of the clipped gradients of its records, plus noise, at every local step",
         noised="a client's sum of gradients",
-        not_covered="Rounding errors in the gradients and sums of networks in single precision. "
-        "They are not part of the sensitivity. Sums of linear models are in double precision, and "
-        "their errors are.",
     )
     clips_message = False
     noises_message = False

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
-from torch.func import functional_call
 from torch.nn import functional
 
 from equipoise.privacy.per_example.shares import (
@@ -56,11 +55,9 @@ class Entry:
         return {name: share() for name, share in named.items() if name in names}
 
 
-def run_with_books(
-    module: nn.Module, values: dict[str, Tensor], names: list[str], inputs: Tensor
-) -> tuple[list[Entry], list[GradientEdge], Tensor]:
-    """The entries of the known layers, the edges to the parameters `names`, and the module's
-    outputs.
+def run_with_books(module: nn.Module, inputs: Tensor) -> tuple[list[Entry], Tensor]:
+    """The entries of the known layers, and the module's outputs; inside of `one_pass`, which takes
+    the books away again.
 
     A known layer runs on copies of its parameters that start a graph of their own. So a gradient
     gets to a parameter only if it is used in another way: in an unknown layer, in a layer's second
@@ -85,19 +82,13 @@ def run_with_books(
 
         return FORWARDS[type(layer)](enter, layer, *args, **kwargs)
 
-    leaves = {name: values[name].detach().requires_grad_() for name in names}
     users = Counter(
         id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False)
     )
-    known = {name: layer for name, layer in module.named_modules() if _known(layer, users)}
-    try:
-        for name, layer in known.items():
+    for name, layer in module.named_modules():
+        if _known(layer, users):
             vars(layer)["forward"] = partial(forward, name, layer)
-        outputs = functional_call(module, {**values, **leaves}, (inputs,))
-        return entries, [get_gradient_edge(leaf) for leaf in leaves.values()], outputs
-    finally:
-        for layer in known.values():
-            vars(layer).pop("forward", None)
+    return entries, module(inputs)
 
 
 def _known(layer: nn.Module, users: Counter[int]) -> bool:

@@ -3,23 +3,24 @@ backward pass.
 
 `layout_of` looks at a model once, on made-up inputs; `clipped_sum` then clips with the books that
 its layers keep. Models with layers or calls that the books do not know take a slow way, torch.func,
-which forms the gradient of every example.
+which forms the gradient of every example. Slowest, and the only one that trusts nothing about
+batches, is a pass for every example (`ISOLATED`).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
+from torch.autograd.graph import get_gradient_edge
+from torch.func import grad, vmap
 
 from equipoise.errors import UnsafeModel, require
 from equipoise.privacy.per_example.books import Entry, run_with_books
+from equipoise.privacy.per_example.one_pass import Loss, one_pass
 from equipoise.privacy.per_example.shares import PIECE, Share, materialised
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 NUMBERS = 2**27  # about how many numbers may be kept for the examples that run together
 
@@ -32,6 +33,10 @@ class Layout:
     axes: dict[str, int]
     slow: tuple[str, ...]
     numbers: int = 0
+    isolated: bool = False  # whether every example runs in a pass of its own
+
+
+ISOLATED = Layout({}, ("every record runs in a pass of its own (isolate)",), isolated=True)
 
 
 def clipped_sum(
@@ -56,27 +61,25 @@ def clipped_sum(
     require(C > 0, f"C={C} must be positive")
     require(micro_batch >= 1, f"micro_batch={micro_batch} must be positive")
     values = _values(module, parameters)
-    names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     totals: dict[str, Tensor] = {}
-    dimension = sum(values[name].numel() for name in names)
+    dimension = sum(value.numel() for value in values.values())
     of_one = layout.numbers + (dimension if layout.slow else 0)
     micro_batch = min(micro_batch, max(1, NUMBERS // max(1, of_one)))
     for start in range(0, len(inputs), micro_batch):
         x, y = inputs[start : start + micro_batch], targets[start : start + micro_batch]
-        shares = None if layout.slow else _from_books(module, values, names, loss, x, y, layout)
+        shares = None if layout.slow else _from_books(module, values, loss, x, y, layout)
         if shares is None:
-            shares = _one_by_one(module, values, names, loss, x, y)
+            one_by_one = _by_passes if layout.isolated else _one_by_one
+            shares = one_by_one(module, values, loss, x, y)
         squares = sum(
             (square for square, _ in shares.values()), torch.zeros(len(x), dtype=torch.float64)
         )
-        rows, weights = _weights(squares, C, dimension, values[names[0]].dtype)
+        rows, weights = _weights(squares, C, dimension, next(iter(values.values())).dtype)
         for name, (_, weighted_sum) in shares.items():
             _add(totals, name, weighted_sum(rows, weights))
     return {
-        name: totals[name]
-        if name in totals
-        else torch.zeros_like(values[name], dtype=torch.float64)
-        for name in names
+        name: totals[name] if name in totals else torch.zeros_like(value, dtype=torch.float64)
+        for name, value in values.items()
     }
 
 
@@ -88,8 +91,8 @@ def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) 
     and on no other slice.
     """
     require(len(inputs) >= 2, "inputs: it takes two made-up examples or more to tell them apart")
-    names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    entries, reached = _reached(module, parameters, names, inputs)
+    values = _values(module, parameters)
+    entries, reached = _reached(module, values, inputs)
     axes: dict[str, int] = {}
     slow: dict[str, str] = {}
     for entry, slices in zip(entries, reached, strict=False):
@@ -99,7 +102,7 @@ def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) 
                 slow[entry.layer] = "no axis of its output is the batch"
             else:
                 axes[entry.layer] = axis
-    for name, slices in zip(names, reached[len(entries) :], strict=True):
+    for name, slices in zip(values, reached[len(entries) :], strict=True):
         if _is_used(slices):
             layer = name.rpartition(".")[0]
             kind = type(module.get_submodule(layer)).__name__
@@ -113,28 +116,28 @@ def _is_used(slices: Sequence[Any]) -> bool:
 
 
 def _reached(
-    module: nn.Module, parameters: dict[str, Tensor], names: list[str], inputs: Tensor
+    module: nn.Module, values: dict[str, Tensor], inputs: Tensor
 ) -> tuple[list[Entry], list[tuple[Any, ...]]]:
     """The entries of the books, and for each of them, then for each parameter that is used
     directly, what every output depends on."""
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(0)
-        values = {
-            name: value + 0.1 * torch.randn_like(value)
-            for name, value in _values(module, parameters).items()
-        }
-        entries, direct, outputs = run_with_books(module, values, names, inputs)
-        _check_unchanged(values)
-        scores = (outputs * torch.randn_like(outputs)).unsqueeze(-1).flatten(1).sum(1)
-        asked = [*(entry.edge for entry in entries), *direct]
-        axes = [*(entry.axes for entry in entries), *(range(0) for _ in direct)]
-        rows = []
-        for score in scores:
-            slopes = torch.autograd.grad(score, asked, retain_graph=True, allow_unused=True)
-            pairs = zip(slopes, axes, strict=True)
-            rows.append(
-                [slope if slope is None else _slices(slope, along) for slope, along in pairs]
-            )
+        leaves = _leaves(
+            {name: value + 0.1 * torch.randn_like(value) for name, value in values.items()}
+        )
+        with one_pass(module, leaves):
+            entries, outputs = run_with_books(module, inputs)
+            _check_unchanged(leaves)
+            scores = (outputs * torch.randn_like(outputs)).unsqueeze(-1).flatten(1).sum(1)
+            asked = [*(entry.edge for entry in entries), *map(get_gradient_edge, leaves.values())]
+            axes = [*(entry.axes for entry in entries), *(range(0) for _ in leaves)]
+            rows = []
+            for score in scores:
+                slopes = torch.autograd.grad(score, asked, retain_graph=True, allow_unused=True)
+                pairs = zip(slopes, axes, strict=True)
+                rows.append(
+                    [slope if slope is None else _slices(slope, along) for slope, along in pairs]
+                )
     return entries, list(zip(*rows, strict=True))
 
 
@@ -147,57 +150,18 @@ def _check_unchanged(values: dict[str, Tensor]) -> None:
             )
 
 
-def mixes_examples(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) -> bool:
-    """Whether an example's output depends on the other examples in the batch: then no gradient is
-    that of one example.
-
-    Tried on made-up inputs that differ from each other. What is random in the module (dropout)
-    repeats where only the other examples change; it is switched off where an example is compared
-    with itself alone.
-    """
-
-    def run(batch: Tensor, seed: int = 0) -> Tensor:
-        torch.manual_seed(seed)
-        outputs: Tensor = functional_call(module, parameters, (batch,))
-        return outputs
-
-    modes = {part: part.training for part in module.modules()}
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        try:
-            together = run(inputs)
-            if together.dim() == 0 or len(together) != len(inputs):
-                return True
-            others_changed = [
-                run(inputs[j : j + 1].expand_as(inputs).clone())[j] for j in range(len(inputs))
-            ]
-            if not _close(together, torch.stack(others_changed)):
-                return True
-            if not torch.equal(together, run(inputs, seed=1)):
-                module.eval()
-                together = run(inputs)
-            return not _close(
-                together, torch.cat([run(inputs[j : j + 1]) for j in range(len(inputs))])
-            )
-        finally:
-            for part, mode in modes.items():
-                part.training = mode
-
-
 def _values(module: nn.Module, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What is trained, by name: as given, or as it is in the module."""
     return {
-        name: value.detach()
-        for name, value in {**dict(module.named_parameters()), **parameters}.items()
+        name: parameters.get(name, parameter).detach()
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
     }
 
 
-def _close(a: Tensor, b: Tensor) -> bool:
-    """Equal but for the rounding of sums in another order."""
-    if a.shape != b.shape:
-        return False
-    tolerance = 256 * torch.finfo(a.dtype).eps
-    return torch.allclose(
-        a, b, tolerance, tolerance * float(a.abs().nan_to_num(0, 0).max()), equal_nan=True
-    )
+def _leaves(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies for one pass: whatever is done to them there, the next pass has others."""
+    return {name: value.detach().clone().requires_grad_() for name, value in values.items()}
 
 
 def _slices(slope: Tensor, axes: range) -> dict[int, Tensor]:
@@ -251,7 +215,6 @@ def _add(totals: dict[str, Tensor], name: str, part: Tensor) -> None:
 def _from_books(
     module: nn.Module,
     values: dict[str, Tensor],
-    names: list[str],
     loss: Loss,
     inputs: Tensor,
     targets: Tensor,
@@ -259,16 +222,16 @@ def _from_books(
 ) -> dict[str, Share] | None:
     """The parameters' shares in the gradients; None if this batch takes another way through the
     model than the layout tells."""
-    with torch.enable_grad():
-        entries, direct, outputs = run_with_books(module, values, names, inputs)
+    leaves = _leaves(values)
+    with torch.enable_grad(), one_pass(module, leaves, loss) as loss:
+        entries, outputs = run_with_books(module, inputs)
         pairs = zip(torch.split(outputs, 1), torch.split(targets, 1), strict=True)
         single = (
             loss(output.clone(), target) for output, target in pairs
         )  # no record in another's loss
         total = torch.stack([*single]).sum()
-        gradients = torch.autograd.grad(
-            total, [*(entry.edge for entry in entries), *direct], allow_unused=True
-        )
+        edges = [*(entry.edge for entry in entries), *map(get_gradient_edge, leaves.values())]
+        gradients = torch.autograd.grad(total, edges, allow_unused=True)
     if any(gradient is not None for gradient in gradients[len(entries) :]):
         return None
     shares: dict[str, Share] = {}
@@ -278,41 +241,45 @@ def _from_books(
         axis = layout.axes.get(entry.layer)
         if axis is None or axis not in entry.axes or gradient.shape[axis] != len(inputs):
             return None
-        shares |= entry.shares(gradient, axis, names)
+        shares |= entry.shares(gradient, axis, values)
     return shares
 
 
 def _one_by_one(
-    module: nn.Module,
-    values: dict[str, Tensor],
-    names: list[str],
-    loss: Loss,
-    inputs: Tensor,
-    targets: Tensor,
+    module: nn.Module, values: dict[str, Tensor], loss: Loss, inputs: Tensor, targets: Tensor
 ) -> dict[str, Share]:
-    """The slow way. Where torch.func cannot follow the model, it is a backward pass for each
-    example."""
+    """The slow way. Where torch.func cannot follow the model, every example has its own pass."""
 
     def single(chosen: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return loss(
-            functional_call(module, {**values, **chosen}, (x.unsqueeze(0),)), y.unsqueeze(0)
-        )
+        with one_pass(module, chosen, loss) as own_loss:
+            value: Tensor = own_loss(module(x.unsqueeze(0)), y.unsqueeze(0))
+            return value
 
-    chosen = {name: values[name] for name in names}
     try:
         gradients = vmap(grad(single), in_dims=(None, 0, 0), randomness="different")(
-            chosen, inputs, targets
+            {name: value.clone() for name, value in values.items()}, inputs, targets
         )
-    except (
-        Exception
-    ):  # whatever a user's code does that vmap cannot; what is simply wrong raises again below
-        leaves = {name: value.clone().requires_grad_() for name, value in chosen.items()}
-        asked = list(leaves.values())
-        with torch.enable_grad():
-            losses = (single(leaves, x, y) for x, y in zip(inputs, targets, strict=True))
-            each = [
-                torch.autograd.grad(value, asked, allow_unused=True, materialize_grads=True)
-                for value in losses
-            ]
-        gradients = {name: torch.stack(parts) for name, *parts in zip(names, *each, strict=True)}
+    except Exception:  # what vmap cannot follow; what is simply wrong raises again below
+        return _by_passes(module, values, loss, inputs, targets)
     return {name: materialised(gradient) for name, gradient in gradients.items()}
+
+
+def _by_passes(
+    module: nn.Module, values: dict[str, Tensor], loss: Loss, inputs: Tensor, targets: Tensor
+) -> dict[str, Share]:
+    """A forward and a backward pass for every example, as if there were no other."""
+    each = []
+    for x, y in zip(torch.split(inputs, 1), torch.split(targets, 1), strict=True):
+        leaves = _leaves(values)
+        with torch.enable_grad(), one_pass(module, leaves, loss) as own_loss:
+            each.append(
+                torch.autograd.grad(
+                    own_loss(module(x), y),
+                    list(leaves.values()),
+                    allow_unused=True,
+                    materialize_grads=True,
+                )
+            )
+    return {
+        name: materialised(torch.stack(parts)) for name, *parts in zip(values, *each, strict=True)
+    }

@@ -21,8 +21,8 @@ PIECE = 2**18  # how many numbers are turned into float64 at a time
 
 
 def materialised(gradients: Tensor) -> Share:
-    """The share of a parameter whose gradients [B, ...] are there."""
-    flat = gradients.flatten(1)
+    """The share of a parameter whose gradients [B, ...] are there; of one that is a number, [B]."""
+    flat = gradients.unsqueeze(-1).flatten(1)
     some = torch.split(flat, max(1, PIECE // max(1, flat.shape[1])))
     squares = torch.cat(
         [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in some]
