@@ -67,6 +67,7 @@ def largest_gain(released, updates, sigma, dtype, count):
     return max(gains)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_of_one_release_the_lowest_bits_tell_nothing(dtype):
     """Was the update zero, or this one? d = 1000, 10^4 releases of each."""

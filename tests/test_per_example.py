@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.nn.utils import weight_norm
 
 from equipoise.errors import InvalidValue, UnsafeModel
+from equipoise.paper.networks import Cnn
 from equipoise.privacy.per_example import clipped_sum as clipping
 from equipoise.privacy.per_example import shares
 from equipoise.privacy.per_example.clipped_sum import Layout, clipped_sum, layout_of
@@ -400,6 +401,37 @@ def test_the_slow_way_agrees_and_is_told(name):
 def test_single_precision(name):
     module, parameters, x, y = made(*FAST[name], dtype=torch.float32)
     check(module, parameters, square_loss, x, y, layout_of(module, parameters, x), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "classes"),
+    [
+        (lambda: Cnn(1, 28, 62), (1, 28, 28), 62),
+        (lambda: nn.Sequential(nn.Linear(300, 64), nn.Tanh(), nn.Linear(64, 10)), (300,), 10),
+    ],
+    ids=["cnn", "mlp"],
+)
+@pytest.mark.parametrize("C", [0.01, 1.0])
+def test_what_single_precision_rounds_away_in_a_batch_is_below_1e_5_of_the_clip(
+    network, shape, classes, C
+):
+    """Against every record's clipped gradient by itself, added in double precision. It is not part
+    of the sensitivity: docs/privacy.md says so."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module, x = network(), torch.rand(64, *shape)
+        y = torch.randint(0, classes, (64,))
+    parameters = {name: value.detach() for name, value in module.named_parameters()}
+    layout = layout_of(module, parameters, x[:4])
+
+    def summed(*part):
+        loss = nn.functional.cross_entropy
+        return flat(
+            clipped_sum(module, parameters, loss, x[slice(*part)], y[slice(*part)], C, layout)
+        )
+
+    alone = sum(summed(j, j + 1) for j in range(64))
+    assert 0 < float((summed(64) - alone).norm()) < 1e-5 * C
 
 
 @pytest.mark.parametrize("name", ["cnn", "language model"])
