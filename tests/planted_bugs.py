@@ -60,8 +60,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "sigma x 0.9 in the mechanism",
         "privacy/clip.py",
-        "_double(sigma) / gamma, 1.0)",
-        "0.9 * _double(sigma) / gamma, 1.0)",
+        "spread / gamma, 2.0**20)",
+        "0.9 * spread / gamma, 2.0**20)",
     ),
     ("Delta = C for replace-one", "privacy/promise.py", '"replace-one": 2.0', '"replace-one": 1.0'),
     (
@@ -101,8 +101,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "one coordinate without noise",
         "privacy/clip.py",
-        "    return _rounded(sent, lattice) + gamma * drawn",
-        "    drawn[..., 3] = 0\n    return _rounded(sent, lattice) + gamma * drawn",
+        "    return _rounded(sent, lattice) + gamma * drawn + 0.0",
+        "    drawn[..., 3] = 0\n    return _rounded(sent, lattice) + gamma * drawn + 0.0",
     ),
     (
         "secret noise reused in two rounds",
@@ -143,8 +143,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "no noise for float32 models",
         "privacy/clip.py",
-        "    if not gamma.any():\n        return sent\n    scale",
-        "    if sent.dtype == torch.float32 or not gamma.any():\n        return sent\n    scale",
+        "    if not spread.any():",
+        "    if sent.dtype == torch.float32 or not spread.any():",
     ),
     (
         "noise from a seeded generator instead of the cipher",
@@ -461,8 +461,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "the update is not rounded",
         "privacy/clip.py",
-        "    return _rounded(sent, lattice) + gamma * drawn",
-        "    return sent + gamma * drawn",
+        "    return _rounded(sent, lattice) + gamma * drawn + 0.0",
+        "    return sent + gamma * drawn + 0.0",
     ),
     (
         "sums without the smoothing s^2 gamma^2",
@@ -479,25 +479,25 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "another lattice than the one that is told",
         "engine.py",
-        "return Lattice(account.lattice,",
-        "return Lattice(account.lattice / 2,",
+        "return Lattice(steps[0], sums)",
+        "return Lattice(steps[0] / 2, sums)",
     ),
     (
         "one record: rounding of messages is not part of their sensitivity",
         "privacy/mechanisms/record_message.py",
-        "return sensitivity + 2 * rounding(gamma, dimension)",
-        "return sensitivity",
+        "moved = 2 * rounding(gamma, facts.dimension)",
+        "moved = 0.0",
     ),
     (
         "one record: sums of gradients leave no room for rounding",
-        "privacy/noisy_gradient.py",
+        "privacy/lattice.py",
         " - gamma * math.sqrt(dimension)",
         "",
     ),
     (
         "one record: the message of hidden steps is not rounded",
         "privacy/clip.py",
-        "        return _rounded(zero_unless_finite(update), self.lattice)",
+        "        return _rounded(zero_unless_finite(update), self.lattice) + 0.0",
         "        return zero_unless_finite(update)",
     ),
     (
@@ -565,6 +565,85 @@ BUGS = [  # what is wrong, file, old text, new text
         "    ).square()\n",
         "        [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in some]\n"
         "    ).square() * (gradients.dim() > 1)\n",
+    ),
+    (
+        "a zero keeps its sign",
+        "privacy/clip.py",
+        "    return _rounded(sent, lattice) + gamma * drawn + 0.0",
+        "    return _rounded(sent, lattice) + gamma * drawn",
+    ),
+    (
+        "the lowest bit of the noise depends on the update",
+        "privacy/clip.py",
+        "    return _rounded(sent, lattice) + gamma * drawn + 0.0",
+        "    drawn = torch.where(sent > 0, drawn - drawn % 2, drawn)\n"
+        "    return _rounded(sent, lattice) + gamma * drawn + 0.0",
+    ),
+    (
+        "secret noise of the first client's scale for all",
+        "privacy/noise.py",
+        "scales = np.broadcast_to(scale, (*shape[:-1], 1)).reshape(1, 1, rows, 1)",
+        "scales = np.full((1, 1, rows, 1), scale.flat[0])",
+    ),
+    (
+        "the slack of sums is not accounted for",
+        "privacy/mechanisms/client_message.py",
+        "slack = sum_slack(sigma, gamma, sums, releases * facts.dimension)",
+        "slack = 0.0",
+    ),
+    (
+        "what clients add forgets the smoothing",
+        "engine.py",
+        "run.promise.client_sigma(event.sigma, run.clients, event.lattice)",
+        "run.promise.client_sigma(event.sigma, run.clients)",
+    ),
+    (
+        "discrete noise, made for sums, in messages seen by themselves",
+        "privacy/clip.py",
+        '"discrete" if lattice.sums else "rounded"',
+        '"discrete"',
+    ),
+    (
+        "no rejection at large scales",
+        "privacy/samplers.py",
+        "np.argwhere(coins * 2.0**-64 > surely - 2.0**-45)",
+        "np.argwhere((coins * 2.0**-64 > surely - 2.0**-45) & (scale < 60))",
+    ),
+    (
+        "numbers that are drawn again are not refined",
+        "privacy/samplers.py",
+        "    if abs(scaled - round(scaled)) > 0.5 - scale * float(error[0]):",
+        "    if False:",
+    ),
+    (
+        "more bits do not depend on the counter",
+        "privacy/samplers.py",
+        "return hashlib.shake_256(key + counter + label).digest(size)",
+        "return hashlib.shake_256(key + label).digest(size)",
+    ),
+    (
+        "a step of zero is taken for no noise",
+        "privacy/lattice.py",
+        "    if not 2.0**-900 < value < 2.0**900:",
+        "    if False:",
+    ),
+    (
+        "one record: what is released is remembered by subtracting what is private",
+        "algorithms/dp_scaffnew.py",
+        "x_hat=state.x + eta / p * state.h + release",
+        "x_hat=state.x_hat - (update - release)",
+    ),
+    (
+        "one record: hidden steps are rounded as finely as they err",
+        "privacy/mechanisms/record_hidden.py",
+        "/ size / 2**10)",
+        "/ size / 2**40)",
+    ),
+    (
+        "one record: more records than double precision can add",
+        "privacy/mechanisms/record_gradient.py",
+        "            check_spacing(gamma, lost, run.clip, TOO_MANY)\n",
+        "",
     ),
     (
         "one mechanism for all that share its class",

@@ -10,7 +10,7 @@ import paper
 from equipoise.algorithms import ALGORITHMS
 from equipoise.algorithms.dp_fedavg import dp_fedavg
 from equipoise.algorithms.dp_fedprox import dp_fedprox
-from equipoise.algorithms.dp_scaffnew import dp_scaffnew
+from equipoise.algorithms.dp_scaffnew import State, dp_scaffnew
 from equipoise.algorithms.schedule import coin, periodic
 from equipoise.errors import InvalidValue
 from equipoise.fleets import Broadcast, client_round
@@ -203,6 +203,20 @@ def test_clipped_h_formula():
     heard = dp_scaffnew(ETA, p, "released").after_release(state, update, release)
     _, after = algorithm.local_round(x_new, heard, range(4, 8), task.clients.gradient)
     torch.testing.assert_close(after.h, p / ETA * (x_new - x - release), rtol=0, atol=1e-13)
+
+
+def test_what_is_remembered_of_a_release_holds_nothing_else():
+    """Not a bit: two clients that made different updates, and released the same, remember the
+    same."""
+    generator = torch.Generator().manual_seed(0)
+    x, h, release = (torch.randn(3, 10, dtype=torch.float64, generator=generator) for _ in range(3))
+    algorithm = dp_scaffnew(0.37, 0.3, "released")
+    remembered = []
+    for _ in range(2):
+        state = State(h, torch.randn(3, 10, dtype=torch.float64, generator=generator), x)
+        update = state.x_hat - 0.37 / 0.3 * h - x
+        remembered.append(algorithm.after_release(state, update, release))
+    assert all(torch.equal(one, other) for one, other in zip(*remembered, strict=True))
 
 
 MAKE = {

@@ -103,6 +103,21 @@ def test_nor_of_few_numbers(dtype, d):
     assert gain <= accounted() + 5 * math.sqrt(0.5 / count)
 
 
+@pytest.mark.parametrize("sums", [False, True])
+@pytest.mark.parametrize("modulus", [2, 3, 8])
+def test_steps_modulo_small_numbers_tell_nothing(sums, modulus):
+    """Release by release the same shares of even and odd numbers of steps, whatever the update."""
+    d, count, sigma = 20, 4000, noise_sigma(EPSILON, DELTA, 1, 1.0)
+    gamma = spacing(1.0, sigma)
+    releaser = ClippedRelease(1.0, sigma, Lattice(gamma, sums))
+    for update in (torch.zeros(d), torch.full((d,), 0.1), torch.full((d,), -0.1)):
+        release = releaser.release(update.double().expand(count, -1), SecretNoise(), 1)
+        rest = (release / gamma).long() % modulus
+        for coordinate in rest.T:
+            shares = torch.bincount(coordinate, minlength=modulus) / count
+            assert (shares - 1 / modulus).abs().max() < 6 * math.sqrt(0.25 / count)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_of_a_sum_the_lowest_bits_tell_nothing(dtype):
     """Five clients, one of whom colludes: what is left is the sum of four."""

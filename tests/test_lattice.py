@@ -2,6 +2,7 @@
 noise holds for what is really added."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 from scipy import stats
 
 from equipoise import train
+from equipoise.engine import noise_of
 from equipoise.errors import InvalidValue
 from equipoise.privacy import SecretNoise, lattice
-from equipoise.privacy.clip import ClippedRelease, average, clip, own_lattice
+from equipoise.privacy.clip import ClippedRelease, RoundedRelease, average, clip, own_lattice
 from equipoise.privacy.gaussian import epsilon_spent, log_delta, noise_sigma
 from equipoise.privacy.lattice import (
     BITS,
@@ -21,11 +23,17 @@ from equipoise.privacy.lattice import (
     Sums,
     check_spacing,
     discrete_sigma,
+    inner_clip,
+    power_of_two_below,
     rounding,
     spacing,
     sum_slack,
 )
-from equipoise.privacy.noisy_gradient import NoisyGradient, inner_clip
+from equipoise.privacy.noisy_gradient import NoisyGradient
+from equipoise.privacy.statement import statement
+from equipoise.settings import Settings
+from equipoise.tasks import TaskOptions, load_task
+from equipoise.training import account_of
 from problems import NearestWhole, run_command
 
 # ---- steps ----
@@ -102,7 +110,7 @@ def test_no_rounded_update_is_longer_than_the_clip(dtype, d, coarse):
     arithmetic."""
     rng, C = np.random.default_rng(d), 0.7
     gamma = 2.0**-coarse / 2
-    check_spacing(gamma, d, C)
+    check_spacing(gamma, rounding(gamma, d), C, "")
     count = min(125_000 * 4, 4_000_000 // d)
     u = adversarial_updates(rng, count, d, C, gamma, dtype)
     release = ClippedRelease(C, 1.0, Lattice(gamma)).release(u, Nothing(), 1)
@@ -167,8 +175,8 @@ def test_rounded_sums_of_neighbours_differ_by_two_clips_at_most(d):
 
 def test_what_adding_in_double_precision_can_do_is_taken_off():
     C, records = 1.0, 10**5
-    assert inner_clip(C, NOT_ROUNDED, 10, records) == pytest.approx(1 - records**2 * 2.0**-52)
-    assert inner_clip(C, Lattice(2.0**-20), 9, 1) == pytest.approx(1 - 3 * 2.0**-20)
+    assert inner_clip(C, 0.0, 10, records) == pytest.approx(1 - records**2 * 2.0**-52, rel=1e-15)
+    assert inner_clip(C, 2.0**-20, 9, 1) == pytest.approx(1 - 3 * 2.0**-20, rel=1e-15)
 
 
 def test_whole_steps_of_any_model_and_any_noise():
@@ -180,6 +188,48 @@ def test_whole_steps_of_any_model_and_any_noise():
             steps = release / released.lattice.gamma
             assert torch.equal(steps, steps.round())
             assert steps.abs().max() < 2.0 ** (BITS - 1)
+
+
+def test_a_zero_has_no_sign():
+    """-0.0 would say that both the update and the noise were below zero."""
+    gamma = 2.0**-10
+    u = torch.full((200_000,), -gamma / 4, dtype=torch.float64)
+    for sums in (False, True):
+        release = ClippedRelease(1e3, 8 * gamma, Lattice(gamma, sums)).release(u, SecretNoise(), 1)
+        assert (release == 0).sum() > 5000
+        assert not torch.signbit(release[release == 0]).any()
+    rounded = RoundedRelease(Lattice(gamma)).release(u, SecretNoise(), 1)
+    assert not torch.signbit(rounded).any()
+
+
+def test_noise_without_a_lattice_is_refused():
+    with pytest.raises(InvalidValue, match="without a lattice"):
+        ClippedRelease(1.0, 1.0, NOT_ROUNDED).release(torch.ones(3), SecretNoise(), 1)
+    both = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+    with pytest.raises(InvalidValue, match="without a lattice"):
+        ClippedRelease(1.0, both, Lattice(both.flip(0))).release(torch.ones(2, 3), SecretNoise(), 1)
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-316, 1e-300, 1e300, math.inf])
+def test_a_step_that_is_no_ordinary_number_is_refused(value):
+    with pytest.raises(InvalidValue, match="choose clip and eta nearer to 1"):
+        power_of_two_below(value)
+
+
+@pytest.mark.parametrize(
+    "extreme",
+    [
+        {"clip": 1e307},
+        {"clip": 1e307, "trust": "secure-aggregation"},
+        {"clip": 1e-31},
+        {"unit": "record", "noise_in": "message", "eta": 1e-316},
+        {"unit": "record", "noise_in": "hidden-gradient", "eta": 1e-316},
+    ],
+    ids=str,
+)
+def test_extreme_settings_are_refused_rather_than_unprotected(extreme):
+    with pytest.raises(InvalidValue, match=r"nearer to 1|between 1e-30 and 1e30"):
+        train(**{"task": "breast-cancer", "epsilon": 1, "clip": 1, "iterations": 4, **extreme})
 
 
 def test_lattices_of_a_stack_are_those_of_each_run():
@@ -333,9 +383,146 @@ def test_sums_are_as_close_to_one_discrete_gaussian_as_is_said():
             assert apart <= published * (1 + 1e-6)
 
 
+class Watched(NearestWhole):
+    """Notes which laws and scales are asked for."""
+
+    name = "watched"
+
+    def __init__(self):
+        self.asked = []
+
+    def normals(self, round, shape):
+        return np.zeros(shape)
+
+    def whole(self, law, round, shape, scale):
+        self.asked.append((law, float(np.max(scale))))
+        return super().whole(law, round, shape, scale)
+
+    def uniforms(self, step, shape):
+        return np.full(shape, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "law"),
+    [
+        ({}, "rounded"),
+        ({"trust": "secure-aggregation"}, "discrete"),
+        ({"unit": "record"}, "rounded"),
+        ({"unit": "record", "noise_in": "message"}, "rounded"),
+        ({"unit": "record", "noise_in": "message", "trust": "secure-aggregation"}, "discrete"),
+    ],
+    ids=str,
+)
+def test_clients_add_what_the_account_says_on_a_coarse_lattice_too(changes, law):
+    """With steps of a sixteenth of sigma, where the smoothing of sums shows; and by the right
+    law."""
+    task = load_task("breast-cancer", TaskOptions(clients=5))
+    values = {"task": "breast-cancer", "clients": 5, "epsilon": 2, "clip": 1, "iterations": 4}
+    settings = Settings.of(**{**values, **changes})
+    facts = task.facts(settings.unit)
+    run = settings.resolve(facts)
+    account = account_of(run, facts, (1,) * 4)
+    gamma = account.sigma / 16
+    events = tuple(replace(e, sigma=account.sigma, lattice=gamma) for e in account.events)
+    watched = Watched()
+    gradient, releaser = noise_of(run, task, account._replace(events=events), watched)
+    x = task.x0.expand(5, -1)
+    gradient(x, 0)
+    releaser.release(x, watched, 1)
+    added = 16.0 if law == "rounded" else math.sqrt((16**2 + 4) / 4)
+    assert watched.asked == [(law, pytest.approx(added, rel=1e-12))]
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_the_slack_of_sums_is_in_the_account(unit):
+    place = {"noise_in": "message"} if unit == "record" else {}
+    result = train(
+        task="breast-cancer",
+        clients=5,
+        epsilon=2,
+        clip=1,
+        iterations=8,
+        unit=unit,
+        trust="secure-aggregation",
+        **place,
+    )
+    each = 4 * math.exp(-8 * math.pi**2)  # of s = 2
+    for event in result.account.events:
+        assert event.slack == pytest.approx(8 * 31 * each, rel=1e-3)
+    alone = train(task="breast-cancer", clients=5, epsilon=2, clip=1, iterations=8)
+    assert alone.account.events[0].slack == 0
+
+
+def test_the_messages_of_hidden_steps_are_rounded_coarsely():
+    """To about a thousandth of the noise of one step, where errors of local steps are far finer."""
+    result = train(
+        task="breast-cancer",
+        clients=5,
+        epsilon=2,
+        clip=1,
+        iterations=8,
+        unit="record",
+        noise_in="hidden-gradient",
+    )
+    steps = [
+        result.run.eta * event.sigma / size / result.lattice
+        for event, size in zip(result.account.events, result.sizes, strict=True)
+    ]
+    assert 2**10 <= min(steps) < 2**11
+
+
+def test_sums_of_messages_fit_into_32_bits():
+    result = train(
+        task="breast-cancer",
+        clients=5,
+        epsilon=2,
+        clip=1,
+        iterations=8,
+        unit="record",
+        noise_in="message",
+        trust="secure-aggregation",
+    )
+    run, longest = result.run, 2 * result.run.eta * min(1.0, 8**0.5)  # 2 eta tau G at tau = 1
+    width = 5 * longest + 8 * result.account.sigma
+    assert width < result.lattice * 2.0**31
+    assert run.local_steps == 1
+
+
+def test_more_records_than_double_precision_can_add_are_refused():
+    task = load_task("breast-cancer", TaskOptions(clients=5))
+    settings = Settings.of(
+        task="breast-cancer", clients=5, epsilon=2, clip=1, iterations=4, unit="record"
+    )
+    facts = task.facts("record")
+    run = settings.resolve(facts)
+    account_of(run, facts._replace(sizes=(10**6,) * 5), (1,) * 4)
+    with pytest.raises(InvalidValue, match="or divide the client"):
+        account_of(run, facts._replace(sizes=(10, 10, 10, 10, 10**8)), (1,) * 4)
+
+
+def test_unlike_clients_have_lattices_of_their_own():
+    """Where messages are seen by themselves, a client of 100,000 records does not make that of ten
+    coarse, nor the other way round."""
+    task = load_task("breast-cancer", TaskOptions(clients=5))
+    settings = Settings.of(
+        task="breast-cancer",
+        clients=5,
+        epsilon=1,
+        clip=1,
+        iterations=4,
+        unit="record",
+        noise_in="message",
+    )
+    facts = task.facts("record")._replace(sizes=(10, 10, 100, 100, 10**5))
+    account = account_of(settings.resolve(facts), facts, (1,) * 4)
+    assert len({event.lattice for event in account.events}) == 3
+    for event in account.events:
+        assert 2.0**26 < event.sigma / event.lattice < 2.0**30
+
+
 def test_the_slack_is_accounted_for():
     sums = Sums(20, 19)
-    assert sum_slack(5.0, 1e-6, sums, 10**10) < 1e-22
+    assert sum_slack(5.0, 1e-6, sums, 10**10) == pytest.approx(2.05e-24, rel=1e-2)
     assert sum_slack(5.0, 1e-6, None, 10**10) == 0.0
     a, sigma, K, delta = 1e-3, 9.0, 4, 1e-5
     epsilon = epsilon_spent(sigma, K, 2.0, delta, a)
@@ -348,8 +535,8 @@ def test_the_slack_is_accounted_for():
 
 
 def test_a_lattice_that_is_too_coarse_is_refused():
-    with pytest.raises(InvalidValue, match=r"clip=1 with releases in steps of .*rounding would"):
-        check_spacing(1e-4, 10**6, 1.0)
+    with pytest.raises(InvalidValue, match=r"clip=1 and steps of 0.0001, .*take 0.05 of it.*less"):
+        check_spacing(1e-4, rounding(1e-4, 10**6), 1.0, "want less")
     with pytest.raises(InvalidValue, match=r"sigma=1e-09 of a sum of 3 clients.*or trust=local"):
         discrete_sigma(1e-9, spacing(1.0, 1e-9, Sums(3, 2)), Sums(3, 2))
 
@@ -361,7 +548,7 @@ def test_the_command_says_so_in_one_sentence(capsys):
         *("--iterations", "64", "--delta", "1e-12"),
     )
     assert (code, out) == (2, "")
-    assert "clip=1 with releases in steps of" in err
+    assert "clip=1 and steps of" in err
     assert "larger epsilon" in err
     assert len(err.splitlines()) == 1
 
@@ -388,20 +575,21 @@ RUNS = {
 
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
 def test_what_leaves_is_on_the_lattice_that_is_told(leaves, changes):
-    from equipoise.privacy.statement import statement
-
     base = {"task": "breast-cancer", "clients": 5, "epsilon": 2, "clip": 1, "iterations": 8}
     releases, _ = leaves
     result = train(**{**base, **changes})
     gamma = result.lattice
     assert gamma
-    assert {event.lattice for event in result.account.events} == {gamma}
+    steps_of = [event.lattice for event in result.account.events]
+    assert min(steps_of) == gamma
+    own = torch.tensor(steps_of, dtype=torch.float64).unsqueeze(-1)
     for release in releases:
         assert release.dtype == torch.float64
-        steps = release / gamma
+        steps = release / own
         assert torch.equal(steps, steps.round())
-        assert (steps % 2 != 0).any(), "and on no coarser one"
-    assert f"| lattice | {gamma!r}" in statement(result)
+        assert (steps % 2 != 0).any(-1).all(), "and on no coarser one"
+        assert not torch.signbit(release[release == 0]).any()
+    assert f"| lattice | {gamma!r}: every coordinate that leaves is a whole" in statement(result)
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.3])
@@ -425,6 +613,7 @@ def test_noised_sums_of_gradients_are_on_the_lattice_that_is_told(monkeypatch, r
         sampling_rate=rate,
     )
     assert len(sums) == 8
+    assert ": every coordinate of a noised sum of gradients" in statement(result)
     for total in sums:
         steps = total / result.lattice
         assert torch.equal(steps, steps.round())

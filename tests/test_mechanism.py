@@ -150,7 +150,7 @@ def test_tiny_noise_is_still_noise(tiny):
         torch.zeros(3, 4, dtype=torch.float64), SecretNoise(), 1
     )
     assert (release != 0).all()
-    assert ClippedRelease(1e300, 1e300).clip == 1e300
+    assert ClippedRelease(1e200, 1e200).clip == 1e200
 
 
 @pytest.mark.parametrize("d", [5_000, 44_318, 1_000_000])

@@ -131,6 +131,15 @@ def test_secret_noise_is_the_cipher_under_a_key_of_the_operating_system(monkeypa
     assert np.array_equal(drawn, np.rint(1000 * normals))
 
 
+@pytest.mark.parametrize("law", ["rounded", "discrete"])
+def test_secret_noise_of_unlike_clients_has_each_client_s_own_scale(law):
+    scales = np.array([[10.0], [1e3], [2.0**25]])
+    drawn = SecretNoise().whole(law, 1, (3, 4000), scales)
+    assert np.all(np.abs(drawn.std(axis=1) / scales[:, 0] - 1) < 8 / math.sqrt(2 * 4000))
+    stacked = SecretNoise().whole(law, 1, (2, 1, 4000), np.array([10.0, 1e3]).reshape(2, 1, 1))
+    assert np.all(np.abs(stacked[:, 0].std(axis=1) / [10.0, 1e3] - 1) < 8 / math.sqrt(2 * 4000))
+
+
 def test_forked_processes_do_not_share_secret_noise():
     """A child copies its parent's memory: a generator kept there would send the same noise
     twice.

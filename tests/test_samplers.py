@@ -211,6 +211,29 @@ def test_the_quick_bound_on_coins_is_a_bound():
             assert kept >= 1 - k**2 / (24 * scale**4) - 1e-15
 
 
+def test_coins_count_at_every_scale(monkeypatch):
+    """All coins at their highest: whatever is not zero is drawn again, at 2^20 steps too."""
+    blocks = Stream.blocks
+
+    def highest(self, first, count, purpose=b""):
+        drawn = blocks(self, first, count, purpose)
+        return np.full_like(drawn, 2**64 - 1) if purpose else drawn
+
+    monkeypatch.setattr(Stream, "blocks", highest)
+    scale = 2.0**20
+    rounded, discrete = drawn("rounded", 40, scale), drawn("discrete", 40, scale)
+    assert (rounded != discrete).sum() > 35
+
+
+@pytest.mark.parametrize("member", [0, 1])
+def test_what_is_drawn_again_is_refined_too(member):
+    """With so few bits of U that double precision cannot tell."""
+    number = Number(Stream(KEY, bytes(16)), 5, member, attempt=1)
+    for first in (0, 3, 2**20):
+        pair = np.array([first, 2**61 + 5], dtype=np.uint64)
+        assert samplers._once_more(pair, number, 1e6) == nearest(pair, number, 1e6)
+
+
 def test_zero_has_its_own_share():
     """Not twice, as if +0 and -0 were two numbers."""
     for law in ("rounded", "discrete"):
@@ -230,3 +253,5 @@ def test_both_of_a_pair_use_the_same_bits_but_coins_of_their_own():
     assert again[0].more("U", 16) != again[1].more("U", 16)
     assert again[0].more("again", 24) != again[0]._replace(attempt=2).more("again", 24)
     assert Number(stream, 4, 0).more("U", 16) != first.more("U", 16)
+    elsewhere = Stream(KEY, (1 << 64).to_bytes(16))
+    assert Number(elsewhere, 3, 0).more("U", 16) != first.more("U", 16)

@@ -42,7 +42,7 @@ STATEMENT = {  # every field of guarantee.md, and what its value looks like
     "sigma is": r"per coordinate, of .+",
     "sigma of one client": r"[0-9.e+-]+",
     "schedule": r"(periodic|coin), .+",
-    "lattice": r"[0-9.e+-]+: every coordinate that leaves is a whole multiple of it",
+    "lattice": r"[0-9.e+-]+: every coordinate .+ is a whole multiple of it",
     "law of the noise": r".+",
     "noise source": r".+",
     "noise rule": r"(exact|lemma1).*",

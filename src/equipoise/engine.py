@@ -138,7 +138,12 @@ def noise_of(
 
 
 def lattice_of(run: Run, account: Account) -> Lattice:
-    return Lattice(account.lattice, run.promise.sums(run.clients) is not None)
+    """One for all clients, or one for each [clients, 1]."""
+    steps = [event.lattice for event in account.events]
+    sums = run.promise.sums(run.clients) is not None
+    if len({*steps}) == 1:
+        return Lattice(steps[0], sums)
+    return Lattice(torch.tensor(steps, dtype=torch.float64).unsqueeze(-1), sums)
 
 
 def record_clients(task: Task, isolate: bool) -> Records:

@@ -173,7 +173,7 @@ class Result(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def lattice(self) -> float | None:
-        """gamma: every release is a whole multiple of it. None where there is no noise, and of
+        """gamma: all that is noised is a whole multiple of it. None where there is no noise, and of
         results that were made before releases were rounded."""
         return self.account.lattice or None
 

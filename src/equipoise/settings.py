@@ -352,7 +352,8 @@ class Settings(Common):
         clip = math.inf if self.clip is None else self.clip
         require(clip > 0, f"clip={clip} is not > 0")
         require(
-            clip >= 1e-30, f"clip={clip} is below 1e-30, where single precision cannot hold a norm"
+            1e-30 <= clip <= 1e30 or clip == math.inf,
+            f"clip={clip} is not between 1e-30 and 1e30, where single precision can hold a norm",
         )
         require(
             self.epsilon == math.inf or clip < math.inf or mechanism.by_stability,

@@ -33,8 +33,11 @@ H_UPDATE = Option(
 
 
 class State(NamedTuple):
+    """The control variate, where the client got to, and where it began: the broadcast model."""
+
     h: "Tensor"
     x_hat: "Tensor"
+    x: "Tensor"
 
 
 def dp_scaffnew(
@@ -54,7 +57,7 @@ def dp_scaffnew(
     require(h_update in choices, f"h_update={h_update!r} is not one of {', '.join(choices)}")
 
     def init(x: "Tensor") -> State:
-        return State(h=x.new_zeros(x.shape), x_hat=x)  # l. 1: the h sum to zero
+        return State(h=x.new_zeros(x.shape), x_hat=x, x=x)  # l. 1: the h sum to zero
 
     def local_round(
         x: "Tensor", state: State, iterations: range, gradient: Gradient
@@ -65,13 +68,14 @@ def dp_scaffnew(
         x_hat = x
         for t in iterations:
             x_hat = x_hat - eta * (gradient(x_hat, t) - h)  # l. 4-5
-        return x_hat - eta / p * h - x, State(h, x_hat)  # l. 8, before clip and noise
+        return x_hat - eta / p * h - x, State(h, x_hat, x)  # l. 8, before clip and noise
 
     def after_release(state: State, update: "Tensor", release: "Tensor") -> State:
-        if h_update == "paper":
-            return state
-        learns_from = release if h_update == "released" else _clipped(update, clip)
-        return State(state.h, state.x_hat - (update - learns_from))
+        if h_update == "released":  # of public values alone, or rounding would keep private ones
+            return state._replace(x_hat=state.x + eta / p * state.h + release)
+        if h_update == "clipped":
+            return state._replace(x_hat=state.x_hat - (update - _clipped(update, clip)))
+        return state
 
     return Algorithm(init, local_round, after_release)
 

@@ -66,7 +66,7 @@ class RoundedRelease:
     lattice: Lattice
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
-        return _rounded(zero_unless_finite(update), self.lattice)
+        return _rounded(zero_unless_finite(update), self.lattice) + 0.0
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,19 @@ def on_lattice(
 
     In float64, where both are exact: a whole number of steps below 2^53, times a power of two.
     """
-    gamma = _double(lattice.gamma)
-    if not gamma.any():
+    gamma, spread = _double(lattice.gamma), _double(sigma)
+    if not spread.any():
         return sent
-    scale = torch.where(gamma > 0, _double(sigma) / gamma, 1.0)
+    require(
+        bool(((spread == 0) | (gamma > 0)).all()),
+        f"sigma={sigma} without a lattice: noise in floating point protects nobody",
+    )
+    # Where there is no noise any scale will do: a large one is drawn quickly.
+    scale = torch.where(gamma > 0, spread / gamma, 2.0**20)
     law: Law = "discrete" if lattice.sums else "rounded"
     drawn = torch.tensor(noise.whole(law, round, tuple(sent.shape), scale.numpy()))
-    return _rounded(sent, lattice) + gamma * drawn
+    # Plus zero: -0.0 is a zero, but says that both the update and the noise were below zero.
+    return _rounded(sent, lattice) + gamma * drawn + 0.0
 
 
 def _rounded(sent: Tensor, lattice: Lattice) -> Tensor:

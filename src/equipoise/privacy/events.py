@@ -19,7 +19,7 @@ class Event:
     where v moves by at most `sensitivity` (L2 norm) if one unit changes into a neighbour. With rate
     < 1, v is a sum over a secret Poisson sample of that rate.
 
-    lattice   gamma: all that is seen is a whole multiple of it; 0 where there is no noise
+    lattice   gamma: what is noised is a whole multiple of it; 0 where there is no noise
     slack     a: the probability of every outcome of all of it is within e^(+-a) of that
               post-processing (`lattice.sum_slack`)
     """
@@ -110,8 +110,8 @@ class Account(NamedTuple):
 
     @property
     def lattice(self) -> float:
-        """gamma, of which all that is seen is a whole multiple; one for all clients."""
-        return max(event.lattice for event in self.events)
+        """gamma, of which all that is noised is a whole multiple: the finest of the clients'."""
+        return min(event.lattice for event in self.events)
 
     @property
     def sampled(self) -> bool:

@@ -1,4 +1,4 @@
-"""The lattice gamma Z^d on which every private release lies (proofs in docs/privacy.md).
+"""The lattice gamma Z^d on which everything lies that is noised (proofs in docs/privacy.md).
 
 A sum of floating-point numbers tells by its lowest bits which numbers were added, whatever the
 noise. So a client rounds its bounded vector to whole multiples of gamma, a public power of two, and
@@ -25,9 +25,9 @@ _LEAST_NOISE = 8.0  # steps of the lattice, for discrete Gaussians
 
 
 class Lattice(NamedTuple):
-    """Where the releases of a run lie: whole multiples of `gamma`, a number, or a tensor that
-    broadcasts as sigma does. Where gamma is 0 there is no noise, and nothing is rounded. `sums`
-    says that the adversary sees only sums over clients."""
+    """Where the noised vectors of a run lie: whole multiples of `gamma`, a number, or a tensor that
+    broadcasts as sigma does; 0 where there is no noise, and nothing is rounded. `sums` says that
+    the adversary sees only sums over clients."""
 
     gamma: Any
     sums: bool = False
@@ -44,8 +44,8 @@ class Sums(NamedTuple):
 
 
 def spacing(reach: float, sigma: float, sums: Sums | None = None) -> float:
-    """gamma, for vectors of norm `reach` at most and noise `sigma` in what the adversary sees: the
-    least power of two with which 32 bits hold a message, or the sum of all messages.
+    """gamma, for noise `sigma` in what the adversary sees: the least power of two with which 32
+    bits hold a number up to `reach` and its noise, or the sum of all clients' numbers and noise.
 
     0 where there is no noise: nothing is rounded then.
     """
@@ -58,8 +58,14 @@ def spacing(reach: float, sigma: float, sums: Sums | None = None) -> float:
 
 
 def power_of_two_below(value: float) -> float:
-    """The largest power of two that is not above the value; 0 for 0."""
-    return math.ldexp(0.5, math.frexp(value)[1]) if value else 0.0
+    """The largest power of two that is not above the value, which must be ordinary: a step that
+    underflows would mean that there is no noise."""
+    if not 2.0**-900 < value < 2.0**900:
+        raise InvalidValue(
+            f"noise and messages of about {value:g} are beyond what double precision can round: "
+            "choose clip and eta nearer to 1"
+        )
+    return math.ldexp(0.5, math.frexp(value)[1])
 
 
 def rounding(gamma: float, dimension: int) -> float:
@@ -67,16 +73,29 @@ def rounding(gamma: float, dimension: int) -> float:
     return gamma * math.sqrt(dimension) / 2
 
 
-def check_spacing(gamma: float, dimension: int, clip: float, name: str = "clip") -> None:
-    """Refuse a lattice on which rounding costs a noticeable part of what may move."""
-    lost = rounding(gamma, dimension)
+def inner_clip(C: Any, gamma: Any, dimension: int, records: int) -> Any:
+    """The clip of one record's gradient with which a sum over `records` records moves by no more
+    than C for each record that is added or removed, after rounding.
+
+    Rounding two sums to the lattice moves them apart by gamma sqrt(d) at most; adding m numbers in
+    double precision, in any order, by m^2 2^-52 C (docs/privacy.md).
+    """
+    return C * (1 - records**2 * 2.0**-52) - gamma * math.sqrt(dimension)
+
+
+def check_spacing(gamma: float, lost: float, clip: float, way_out: str, name: str = "clip") -> None:
+    """Refuse a lattice on which rounding costs a noticeable part, `lost`, of what may move."""
     if lost > _COARSEST * clip:
         raise InvalidValue(
-            f"{name}={clip:g} with releases in steps of {gamma:g} and dimension={dimension}: "
-            f"rounding would take {lost / clip:.0%} of it, and {_COARSEST:.0%} is the limit. The "
-            "noise is so large that 32 bits cannot hold it beside the message: give a larger "
-            "epsilon, fewer rounds, or a smaller model"
+            f"{name}={clip:g} and steps of {gamma:g}, the finest that 32 bits allow: rounding "
+            f"would take {lost / clip:.2g} of it, and {_COARSEST:g} is the limit; {way_out}"
         )
+
+
+LESS_NOISE = "the noise is so large; give a larger epsilon, fewer rounds, or a smaller model"
+SHORTER_SUMS = (
+    "the sum of all messages is so long; take fewer clients or a smaller model, or trust=local"
+)
 
 
 def discrete_sigma(sigma: float, gamma: float, sums: Sums) -> float:
@@ -88,9 +107,10 @@ def discrete_sigma(sigma: float, gamma: float, sums: Sums) -> float:
         share = math.nextafter(share, math.inf)
     if sigma and share < _LEAST_NOISE * gamma:
         raise InvalidValue(
-            f"sigma={sigma:g} of a sum of {sums.clients} clients, in steps of {gamma:g}: each adds "
-            f"{share / gamma:.2g} steps of noise, and {_LEAST_NOISE:g} are needed for a sum to be "
-            "what the accountant describes; give a smaller epsilon, fewer clients, or trust=local"
+            f"sigma={sigma:g} of a sum of {sums.clients} clients, in steps of {gamma:g}: the noise "
+            f"of each is {share / gamma:.2g} steps, and {_LEAST_NOISE:g} are needed for a sum to "
+            "be what the accountant describes; give a smaller epsilon, fewer clients, or "
+            "trust=local"
         )
     return share
 

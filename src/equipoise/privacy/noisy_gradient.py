@@ -1,7 +1,6 @@
 """Noise in every local gradient: what makes local steps private for one record, whatever is done
 with them afterwards."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from equipoise.errors import DataError, require
 from equipoise.privacy.clip import on_lattice
-from equipoise.privacy.lattice import Lattice
+from equipoise.privacy.lattice import Lattice, inner_clip
 from equipoise.privacy.noise import NoiseSource
 
 _DRAWS = 2**62  # where the numbering of coins for what is random in a model begins
@@ -75,7 +74,8 @@ class NoisyGradient:
         """The private gradient of every client at its x [..., clients, d], at local step t; of one
         client alone at x [d]."""
         draw = int(2**52 * self.noise.uniforms(_DRAWS + t, (1, 1)).flat[0])
-        C = inner_clip(self.C, self.lattice, x.shape[-1], max(self.clients.sizes))
+        gamma = 0.0 if self.lattice is None else self.lattice.gamma
+        C = inner_clip(self.C, gamma, x.shape[-1], max(self.clients.sizes))
         total = self.clients.clipped_sum(x, self._sample(x, t), C, draw).double()
         if self.lattice is not None:
             total = on_lattice(total, self.sigma, self.lattice, self.noise, t + 1)
@@ -90,19 +90,6 @@ class NoisyGradient:
             return None
         coins = torch.tensor(self.noise.uniforms(t + 1, (*x.shape[:-1], max(self.clients.sizes))))
         return coins < _column(self.rates, x)
-
-
-def inner_clip(
-    C: float | Tensor, lattice: Lattice | None, dimension: int, records: int
-) -> float | Tensor:
-    """The clip of one record's gradient with which a sum over `records` records moves by no more
-    than C for each record that is added or removed, after rounding.
-
-    Rounding two sums to the lattice moves them apart by gamma sqrt(d) at most; adding m numbers in
-    double precision, in any order, by m^2 2^-52 C (docs/privacy.md).
-    """
-    gamma = 0.0 if lattice is None else lattice.gamma
-    return C * (1 - records**2 * 2.0**-52) - gamma * math.sqrt(dimension)
 
 
 def _column(numbers: Sequence[float], x: Tensor) -> Tensor:

@@ -55,8 +55,8 @@ class Number(NamedTuple):
     attempt: int = 0
 
     def more(self, what: str, size: int) -> bytes:
-        """`size` bytes by SHAKE-256; the first of them are the same whatever the size. U and W
-        belong to the pair, everything else to the number alone."""
+        """`size` bytes by SHAKE-256; the first of them are the same whatever the size. The first U
+        and W belong to the pair, everything else to the number alone."""
         whose = "pair" if what in "UW" and not self.attempt else f"member {self.member}"
         label = f"{whose}, attempt {self.attempt}: {what}".encode()
         key, counter = self.stream.key, self.stream.counter(self.block)
@@ -117,9 +117,10 @@ def unit_pairs(bits: Bits) -> tuple[Floats, Floats]:
     have [..., 1].
 
     U = (bits[..., 0] + V) / 2^64 with V in [0, 1) not yet drawn, W likewise; V = 1/2 is taken. With
-    R = sqrt(-2 ln U): what is unknown of U, and rounding it, moves R by at most 2^-51 / R, and
-    everything else is at most 2^-47 R. Where U < 2^-18 or U > 1 - 2^-50, too little is known of U
-    or of ln U: the error is infinite.
+    R = sqrt(-2 ln U): what is unknown of U, and rounding it, moves R by at most 2^-51 / R where U >
+    2^-13, and below by at most 2^-47 / R, which is less than R 2^-51; everything else is at most R
+    2^-48. Where U < 2^-18 or U > 1 - 2^-50, too little is known of U or of ln U: the error is
+    infinite.
     """
     first = bits[..., 0]
     radius = np.sqrt(-2 * np.log((first + 0.5) * 2.0**-64))

@@ -36,7 +36,8 @@ LAW = {
     "what leaves is post-processing of exact Gaussian noise",
     "secure-aggregation": "discrete Gaussian on the lattice, sampled exactly and summed modulo "
     "2^32 steps. Its variance, times the honest clients, is sigma^2 plus the square of two steps: "
-    "so the sum hides as much as Gaussian noise of sigma, up to factors that epsilon includes",
+    "so the sum hides as much as Gaussian noise of sigma, up to factors that epsilon includes; mu "
+    "is that of this Gaussian noise",
 }
 FLOATING_POINT = (
     "Gaps between floating-point numbers: the lowest bits of a release can tell more than epsilon "
@@ -113,8 +114,9 @@ def _lattice(result: Result) -> dict[str, str]:
     run = result.run
     if not result.lattice:
         return {}
-    steps = f"{_number(result.lattice)}: every coordinate that leaves is a whole multiple of it"
-    return {"lattice": steps, "law of the noise": run.mechanism.words.law or LAW[run.trust]}
+    words = run.mechanism.words
+    steps = f"{_number(result.lattice)}: {words.on_lattice} is a whole multiple of it"
+    return {"lattice": steps, "law of the noise": words.law or LAW[run.trust]}
 
 
 def _rates(result: Result) -> str:

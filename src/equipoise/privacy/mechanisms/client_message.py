@@ -8,7 +8,15 @@ from equipoise.errors import require
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
 from equipoise.privacy.gaussian import noise_sigma
-from equipoise.privacy.lattice import Lattice, check_spacing, spacing, sum_slack
+from equipoise.privacy.lattice import (
+    LESS_NOISE,
+    SHORTER_SUMS,
+    Lattice,
+    check_spacing,
+    rounding,
+    spacing,
+    sum_slack,
+)
 from equipoise.privacy.mechanisms.mechanism import (
     Gradient,
     Mechanism,
@@ -71,7 +79,9 @@ class ClientMessage:
         sensitivity, releases = run.promise.sensitivity(run.clip), len(schedule)
         sigma, sums = self.sigma(run, facts, releases), run.promise.sums(run.clients)
         gamma = spacing(run.clip, sigma, sums)
-        check_spacing(gamma, facts.dimension, run.clip)
+        long = sums is not None and run.clients * run.clip > sigma
+        way_out = SHORTER_SUMS if long else LESS_NOISE
+        check_spacing(gamma, rounding(gamma, facts.dimension), run.clip, way_out)
         slack = sum_slack(sigma, gamma, sums, releases * facts.dimension)
         return [Event("client", run.neighbours, sensitivity, sigma, 1.0, releases, gamma, slack)]
 

@@ -27,6 +27,7 @@ class Words(NamedTuple):
     released      what leaves a client, and how often
     noised        what sigma is the noise of: "one message"
     follows_from  where the sensitivity is not the clip's: what it follows from, with {constants}
+    on_lattice    what is a whole multiple of the lattice's step
     law           the law of the noise, where trust alone does not decide it
     not_covered   what the proof of the guarantee leaves out, if anything
     """
@@ -34,6 +35,7 @@ class Words(NamedTuple):
     released: str
     noised: str
     follows_from: str = ""
+    on_lattice: str = "every coordinate that leaves"
     law: str = ""
     not_covered: str = ""
 

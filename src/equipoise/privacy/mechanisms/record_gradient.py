@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
-from equipoise.privacy.lattice import Lattice, check_spacing, spacing
+from equipoise.privacy.lattice import Lattice, check_spacing, inner_clip, spacing
 from equipoise.privacy.mechanisms.mechanism import Gradient, Mechanism, NoiseIn, Releaser, Words
 from equipoise.privacy.mechanisms.record import (
     check_gradient_trust,
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from equipoise.settings import Run, Settings
 
 
+TOO_MANY = (
+    "the noise is so large, or a client has so many records that adding them in double precision "
+    "errs so much: give a larger epsilon or fewer local steps, or divide the client"
+)
+
+
 class RecordGradient:
     unit: Unit = "record"
     noise_in: NoiseIn = "gradient"
@@ -33,6 +39,8 @@ class RecordGradient:
     words = Words(
         released="the sum of the clipped gradients of its records, plus noise, at every local step",
         noised="a client's sum of gradients",
+        on_lattice="every coordinate of a noised sum of gradients, from which messages are "
+        "computed,",
     )
     clips_message = False
     noises_message = False
@@ -55,7 +63,9 @@ class RecordGradient:
         rates, steps = rates_of(run, public_sizes(facts)), sum(schedule)
         event = {rate: self._event(run, rate, steps) for rate in set(rates)}
         gamma = spacing(run.clip, max(each.sigma for each in event.values()))
-        check_spacing(2 * gamma, facts.dimension, run.clip)
+        if gamma:
+            lost = run.clip - inner_clip(run.clip, gamma, facts.dimension, max(public_sizes(facts)))
+            check_spacing(gamma, lost, run.clip, TOO_MANY)
         return [replace(event[rate], lattice=gamma) for rate in rates]
 
     def _event(self, run: "Run", rate: float, steps: int) -> Event:

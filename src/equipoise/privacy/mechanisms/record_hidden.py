@@ -72,7 +72,7 @@ class RecordHidden(RecordGradient):
             sensitivity = size * stability(run, facts, schedule, size).hidden_state_mu(1.0)
             sigma = noise_sigma(run.epsilon, run.delta, releases, sensitivity)
             # The message has at least the noise of one step, which this rounds to 1/1024 or finer.
-            gamma = power_of_two_below(run.eta * sigma / size / 2**10)
+            gamma = power_of_two_below(run.eta * sigma / size / 2**10) if sigma else 0.0
             events.append(Event("record", run.neighbours, sensitivity, sigma, 1.0, releases, gamma))
         finest = min(event.lattice for event in events)
         return [replace(event, lattice=finest) for event in events]

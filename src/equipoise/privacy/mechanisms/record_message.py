@@ -9,7 +9,15 @@ from equipoise.errors import InvalidValue, require
 from equipoise.facts import Facts
 from equipoise.privacy.events import Event
 from equipoise.privacy.gaussian import noise_sigma
-from equipoise.privacy.lattice import Lattice, check_spacing, rounding, spacing, sum_slack
+from equipoise.privacy.lattice import (
+    LESS_NOISE,
+    SHORTER_SUMS,
+    Lattice,
+    check_spacing,
+    rounding,
+    spacing,
+    sum_slack,
+)
 from equipoise.privacy.mechanisms.mechanism import Gradient, Mechanism, NoiseIn, Releaser, Words
 from equipoise.privacy.mechanisms.record import (
     check_full_gradients,
@@ -41,6 +49,8 @@ class RecordMessage:
         "steps bounds the sensitivity",
         noised="one message",
         follows_from=FOLLOWS_FROM,
+        not_covered="Rounding errors of local steps in double precision beyond a millionth of the "
+        "sensitivity. They grow with a client's records and with the length of the model.",
     )
     clips_message = False
     noises_message = True
@@ -73,19 +83,21 @@ class RecordMessage:
         def enough(sensitivity: float) -> float:
             return noise_sigma(run.epsilon, run.delta, releases, sensitivity)
 
-        # Rounding adds to the sensitivity, at most 1 %: so much noise would be enough for it.
-        largest = 1.01 * max(bound.sensitivity for bound in bounds)
-        reach = bounds[0].reach if sums else largest
-        gamma = spacing(reach, enough(largest), sums)
-        sensitivities = [_on_lattice(bound.sensitivity, gamma, facts.dimension) for bound in bounds]
+        largest = max(bound.sensitivity for bound in bounds)
         events = []
-        for sensitivity in sensitivities:
-            # One sum for all, or everybody's own message.
-            sigma = enough(max(sensitivities) if sums else sensitivity)
+        for bound in bounds:
+            # One sum for all, or everybody's own message on a lattice of its own. Rounding adds to
+            # the sensitivity, at most 1 %: so much noise would be enough for it.
+            hidden = largest if sums else bound.sensitivity
+            reach = bounds[0].reach if sums else bound.sensitivity
+            gamma = spacing(reach, enough(1.01 * hidden), sums)
+            moved = 2 * rounding(gamma, facts.dimension)
+            way_out = SHORTER_SUMS if sums else LESS_NOISE
+            check_spacing(gamma, moved, hidden, way_out, "sensitivity")
+            sigma = enough(hidden + moved)
             slack = sum_slack(sigma, gamma, sums, releases * facts.dimension)
-            events.append(
-                Event("record", run.neighbours, sensitivity, sigma, 1.0, releases, gamma, slack)
-            )
+            seen = sigma, 1.0, releases, gamma, slack
+            events.append(Event("record", run.neighbours, bound.sensitivity + moved, *seen))
         return events
 
     def follows_from(
@@ -111,12 +123,6 @@ class RecordMessage:
         from equipoise.privacy.clip import NoisedRelease
 
         return NoisedRelease(sigma, lattice)
-
-
-def _on_lattice(sensitivity: float, gamma: float, dimension: int) -> float:
-    """How far apart two messages may be after they were rounded."""
-    check_spacing(2 * gamma, dimension, sensitivity, "sensitivity")
-    return sensitivity + 2 * rounding(gamma, dimension)
 
 
 def check_gradient_steps(settings: "Settings") -> None:
