@@ -320,3 +320,16 @@ def test_iterations_have_one_limit():
             Settings.of(task="quadratic", epsilon=1, clip=1, iterations=value)
         with pytest.raises(equipoise.InvalidValue, match=f"{MOST_ITERATIONS:,}"):
             grid({"task": "quadratic", "epsilon": 1, "clip": 1, "iterations": value})
+
+
+def test_a_file_does_not_decide_what_is_called_private(tmp_path):
+    """Written by an older version, or edited: what excludes nothing is not private when it is read."""
+    result = equipoise.train(task="breast-cancer", epsilon=50, clip=1, iterations=4)
+    equipoise.save(result, tmp_path / "run")
+    place = tmp_path / "run" / "result.json"
+    document = {**json.loads(place.read_text()), "private": True, "notices": []}
+    place.write_text(json.dumps(document))
+    loaded = equipoise.load(tmp_path / "run")
+    assert not loaded.private
+    assert loaded.notices[0].startswith("NOT PRIVATE: epsilon=50 is above 20")
+    assert statement(loaded).startswith("# NOT a privacy guarantee")

@@ -6,7 +6,7 @@ default that means what was before. What version 0.1 wrote (format 0: everything
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -153,6 +153,14 @@ class Result(BaseModel):
         if "run" not in document:
             document = _from_format_0(document)
         return {**document, "account": _account(document.get("account"))}
+
+    @model_validator(mode="after")
+    def _not_private_by_its_own_word(self) -> Self:
+        """A file, of an older version or edited, does not decide what is called private."""
+        if self.private and self.vacuous:
+            self.__dict__["private"] = False
+            self.__dict__["notices"] = [f"NOT PRIVATE: {self.vacuous}.", *self.notices]
+        return self
 
     @property
     def epsilon_spent(self) -> float:

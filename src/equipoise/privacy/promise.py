@@ -23,8 +23,9 @@ STRONG, REASONABLE = 1.0, 10.0
 DP-fy ML", 2023); beyond, it is weak."""
 MOST_EPSILON = 20.0
 """Beyond it nothing is called private. (epsilon, delta)-DP lets an attack with a share a of false
-alarms hit with probability e^epsilon a + delta; with e^20 = 485 million that excludes no attack
-that raises more than one false alarm in 485 million."""
+alarms hit with probability e^epsilon a + delta, and miss with as little as (1 - a - delta) /
+e^epsilon; with e^20 = 485 million that excludes no attack that raises more than one false alarm and
+misses more than once in 485 million."""
 
 
 def too_large(delta: float, units: int) -> bool:
@@ -101,7 +102,8 @@ class Promise:
         if epsilon > MOST_EPSILON:
             reasons.append(
                 f"epsilon={epsilon:g} is above {MOST_EPSILON:g}, where differential privacy "
-                "excludes no attack that raises more than one false alarm in 485 million"
+                "excludes no attack that raises more than one false alarm, and misses more than "
+                "once, in 485 million"
             )
         if too_large(self.delta, units):
             reasons.append(

@@ -124,7 +124,7 @@ def _rates(result: Result) -> str:
     if len({event.rate for event in result.account.events}) == 1:
         return "with one rate for all clients"
     return (
-        f"each client with a rate of its own, such that it has {result.run.batch} records on "
+        f"each client with a rate of its own, such that it has about {result.run.batch} records on "
         "average (all of them where there are fewer)"
     )
 
