@@ -323,7 +323,7 @@ def test_iterations_have_one_limit():
 
 
 def test_a_file_does_not_decide_what_is_called_private(tmp_path):
-    """Written by an older version, or edited: what excludes nothing is not private when it is read."""
+    """Of an older version, or edited: what excludes nothing is not private once it is read."""
     result = equipoise.train(task="breast-cancer", epsilon=50, clip=1, iterations=4)
     equipoise.save(result, tmp_path / "run")
     place = tmp_path / "run" / "result.json"
