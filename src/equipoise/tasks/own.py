@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require, told
+from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, UserCode, require
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.made_up import Kind, kind_of
 from equipoise.tasks.network import PerExample, Records, measure, model_task
@@ -171,7 +171,7 @@ def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], 
     """Refuse a model or loss that fails or remembers, and a loss that is not a mean, on made-up
     examples: no private value decides."""
     for x in model.somewhere():
-        try:
+        with UserCode(EquipoiseError) as tried:
             with warnings.catch_warnings(record=True):  # strange examples may well cause some
                 remembers = model.remembers(x, loss, kind.examples(), kind.intruders())
             if remembers:
@@ -186,13 +186,11 @@ def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], 
             )
             with warnings.catch_warnings(record=True) as warned:
                 losses = _losses(model, loss, x, *kind.examples())
-        except EquipoiseError:
-            raise
-        except Exception as error:  # whatever a user's code raises
+        if tried.kind:
             raise InvalidValue(
                 f"the model and loss fail on examples shaped like the clients', {_shapes(kind)}: "
-                f"{told(error)}"
-            ) from None
+                f"{tried.told}"
+            )
         for warning in warned:
             raise InvalidValue(
                 f"the model and loss warn on examples shaped like the clients', {_shapes(kind)}: "
@@ -241,10 +239,9 @@ def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) ->
     """The public test set must work with the model, the loss and the metric."""
     if not len(records[0]):
         raise DataError("the test set is empty")
-    try:
+    with UserCode() as tried:
         measure(model, loss, metric, (records,), model.initial())
-    except Exception as error:  # whatever a user's code raises
-        raise InvalidValue(f"model, loss and metric fail on the test set: {told(error)}") from None
+    require(not tried.kind, f"model, loss and metric fail on the test set: {tried.told}")
 
 
 def file_spec(path: str) -> TaskSpec:
@@ -304,11 +301,10 @@ def _run_file(path: str, seed: int) -> dict[str, Any]:
         except BaseException as error:
             if isinstance(error, EquipoiseError) and _is_ours(error):
                 raise
-            raise DataError(
-                f"{path}, line {_line(error, path)}: {type(error).__name__}{_about(error, path)}"
-            ) from None
+            said = f"line {_line(error, path)}: {type(error).__name__}{_about(error, path)}"
         finally:
             sys.path.pop(0)
+    raise DataError(f"{path}, {said}")
 
 
 def _is_ours(error: EquipoiseError) -> bool:

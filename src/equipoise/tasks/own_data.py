@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from equipoise.errors import DataError, EquipoiseError, InvalidValue, require
+from equipoise.errors import DataError, EquipoiseError, InvalidValue, UserCode, require
 from equipoise.tasks.made_up import Kind
 
 
@@ -107,15 +107,13 @@ class DataSet(NamedTuple):
 def read_data_set(data: Any, whose: str, precision: torch.dtype) -> DataSet:
     """All records of a data set, a pair of arrays, or a function that returns one of these."""
     with warnings.catch_warnings(record=True):  # a warning may hold records, too
-        try:
+        with UserCode() as tried:
             while callable(data) and not hasattr(data, "__getitem__"):
                 data = data()
             loader = isinstance(data, DataLoader)
             read = None if loader else _read(data, precision)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # whatever a user's data set raises, SystemExit too
-            raise _unusable(whose, type(error).__name__) from None
+    if tried.kind:
+        raise _unusable(whose, tried.kind)
     if read is None:
         raise InvalidValue(
             f"{whose} is a DataLoader, whose order of records is its own: no sample of it is a "
@@ -159,13 +157,10 @@ class Example(NamedTuple):
 
 
 def _example(data: Any, j: int) -> Example:
-    try:
+    with UserCode() as tried:
         given, wanted = data[j]
         return Example(torch.as_tensor(given), torch.as_tensor(wanted))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever a user's data set raises
-        return Example(trouble=type(error).__name__)
+    return Example(trouble=tried.kind)
 
 
 def _is_array(part: Any) -> bool:
@@ -187,10 +182,9 @@ def _array(part: Any, precision: torch.dtype) -> Part:
 
 def _row(row: Any) -> Tensor | None:
     """A row of objects as numbers, if it is that."""
-    try:
+    with UserCode():
         return torch.from_numpy(np.asarray(np.asarray(row, dtype=object), dtype=np.float64))
-    except Exception:
-        return None
+    return None
 
 
 def read_clients(
