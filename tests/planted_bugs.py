@@ -52,6 +52,18 @@ RECORD_TESTS = [
 
 BUGS = [  # what is wrong, file, old text, new text
     (
+        "one client decides how all are read",
+        "tasks/own.py",
+        "return {i: kind or anybodys for i, kind in working.items()}",
+        "return dict.fromkeys(working, anybodys)",
+    ),
+    (
+        "a record may end the run by SystemExit",
+        "errors.py",
+        "(KeyboardInterrupt, *through)",
+        "(KeyboardInterrupt, SystemExit, *through)",
+    ),
+    (
         "sigma x 0.9 in the calculus",
         "privacy/gaussian.py",
         "sigma, step = sensitivity * math.sqrt(releases) / mu, 2.0**-52",

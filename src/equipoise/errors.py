@@ -59,7 +59,7 @@ class UserCode:
     told = ""  # the kind and the place
 
     def __init__(self, *through: type[BaseException]) -> None:
-        self.through = (KeyboardInterrupt, *through)
+        self.through: tuple[type[BaseException], ...] = (KeyboardInterrupt, *through)
 
     def __enter__(self) -> Self:
         return self

@@ -200,29 +200,33 @@ class ModelClients:
         """How the gradients of single examples are clipped; a model whose examples cannot be told
         apart is refused."""
         with UserCode(EquipoiseError) as tried:
-            return self._tried(ISOLATED, 1) if self.isolate else self._together()
+            layouts = [
+                self._tried(ISOLATED, 1, kind) if self.isolate else self._together(kind)
+                for kind in self._kinds
+            ]
+            slow = Layout({}, ("the clients' examples differ in shape or type",))
+            return layouts[0] if layouts.count(layouts[0]) == len(layouts) else slow
         raise InvalidValue(f"no gradient of a single example can be formed: {tried.told}")
 
-    def _together(self) -> Layout:
-        """How to clip examples that run together, if they do not mix."""
-        kind = self._kind
+    def _together(self, kind: Kind) -> Layout:
+        """How to clip examples of this kind that run together, if they do not mix."""
         examples, _ = kind.examples()
         if self.model.mixes(examples):
             raise UnsafeModel(f"an example's output depends on {MIXED}")
         with UserCode(EquipoiseError) as apart:
-            layout = self._tried(self.model.layout(examples), 4)
+            layout = self._tried(self.model.layout(examples), 4, kind)
         if apart.kind:
             slow = f"model: {apart.kind} when it is taken apart"
-            layout = self._tried(Layout({}, (slow,)), 4)
+            layout = self._tried(Layout({}, (slow,)), 4, kind)
         if not self.one_by_one and self.model.mixes_gradients(
             self.loss, kind.examples(), kind.intruders(), layout
         ):
             raise UnsafeModel(f"an example's gradient depends on {MIXED}")
         return layout
 
-    def _tried(self, layout: Layout, number: int) -> Layout:
+    def _tried(self, layout: Layout, number: int, kind: Kind) -> Layout:
         """The layout, after some made-up examples were clipped with it."""
-        inputs, targets = (part[:number] for part in self._kind.examples())
+        inputs, targets = (part[:number] for part in kind.examples())
         x = self.model.somewhere()[1]
         self.model.clipped_sum(x, self.loss, inputs, targets, math.inf, layout, 0)
         return layout
@@ -231,11 +235,14 @@ class ModelClients:
     def one_by_one(self) -> bool:
         """Whether records must run by themselves: asked for, or because the model draws at random
         for a batch as a whole."""
-        return self.isolate or self.model.random_beyond_dropout(self._kind.examples()[0])
+        return self.isolate or any(
+            self.model.random_beyond_dropout(kind.examples()[0]) for kind in self._kinds
+        )
 
     @property
-    def _kind(self) -> Kind:
-        return kind_of(*next(records for records in self.data if len(records[0])))
+    def _kinds(self) -> list[Kind]:
+        """Of all clients' examples: one, unless their types differ."""
+        return list(dict.fromkeys(kind_of(*records) for records in self.data if len(records[0])))
 
     def slow_layers(self) -> tuple[str, ...]:
         """What makes single examples' gradients slow: they are formed one by one then."""
