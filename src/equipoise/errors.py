@@ -56,7 +56,7 @@ class UserCode:
     first one along. The errors in `through`, and Ctrl-C, are let through."""
 
     kind = ""  # of what was raised; empty if nothing was
-    told = ""  # the kind and the place
+    kind_and_place = ""
 
     def __init__(self, *through: type[BaseException]) -> None:
         self.through: tuple[type[BaseException], ...] = (KeyboardInterrupt, *through)
@@ -67,7 +67,7 @@ class UserCode:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if error is None or isinstance(error, self.through):
             return False
-        self.kind, self.told = type(error).__name__, told(error)
+        self.kind, self.kind_and_place = type(error).__name__, told(error)
         return True
 
 

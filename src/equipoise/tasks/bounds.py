@@ -79,8 +79,8 @@ class Column:
         }
         where |= {category: i for i, category in enumerate(self.categories)}
         texts = [cell.strip() for cell in cells]
-        found = [where.get(text, where.get(_number(text), -1)) for text in texts]
-        return np.array(found, dtype=np.int64).reshape(-1)
+        indices = [where.get(text, where.get(_number(text), -1)) for text in texts]
+        return np.array(indices, dtype=np.int64).reshape(-1)
 
 
 def _number(cell: str) -> float:

@@ -112,7 +112,7 @@ class ModelClients:
         with UserCode() as tried, warnings.catch_warnings(record=True):
             inputs = self._augmented(inputs, self.seed, client, t)
             return self.model.gradient(x, self.loss, inputs, targets, self.seed, client, t)
-        log.warning("client %d, local step %d: %s", client, t, tried.told)
+        log.warning("client %d, local step %d: %s", client, t, tried.kind_and_place)
         return torch.full_like(x, torch.nan)
 
     def _readable(self, i: int, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ class ModelClients:
                 return self.model.clipped_sum(
                     x, self.loss, some, targets[part], C, layout, draw, client, *number
                 )
-            log.warning("client %d: %s", client, run.told)
+            log.warning("client %d: %s", client, run.kind_and_place)
             return None
 
         def summed(start: int, stop: int, *number: int) -> Tensor:
@@ -206,7 +206,7 @@ class ModelClients:
             ]
             slow = Layout({}, ("the clients' examples differ in shape or type",))
             return layouts[0] if layouts.count(layouts[0]) == len(layouts) else slow
-        raise InvalidValue(f"no gradient of a single example can be formed: {tried.told}")
+        raise InvalidValue(f"no gradient of a single example can be formed: {tried.kind_and_place}")
 
     def _together(self, kind: Kind) -> Layout:
         """How to clip examples of this kind that run together, if they do not mix."""
@@ -256,7 +256,7 @@ class ModelClients:
         data = tuple(self._readable(i, slice(None)) for i in range(len(self.data)))
         with UserCode() as tried:
             return measure(self.model, self.loss, self.metric, data, x).error
-        log.warning("train error: %s", tried.told)
+        log.warning("train error: %s", tried.kind_and_place)
         return x.new_full(x.shape[:-1], torch.nan, dtype=torch.float64)
 
     def alone(self, client: int) -> Self:

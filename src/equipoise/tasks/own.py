@@ -225,7 +225,7 @@ def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], 
         if tried.kind:
             raise InvalidValue(
                 f"the model and loss fail on examples shaped like the clients', {_shapes(kind)}: "
-                f"{tried.told}"
+                f"{tried.kind_and_place}"
             )
         for warning in warned:
             raise InvalidValue(
@@ -277,7 +277,7 @@ def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) ->
         raise DataError("the test set is empty")
     with UserCode() as tried:
         measure(model, loss, metric, (records,), model.initial())
-    require(not tried.kind, f"model, loss and metric fail on the test set: {tried.told}")
+    require(not tried.kind, f"model, loss and metric fail on the test set: {tried.kind_and_place}")
 
 
 def file_spec(path: str) -> TaskSpec:
@@ -337,10 +337,12 @@ def _run_file(path: str, seed: int) -> dict[str, Any]:
         except BaseException as error:
             if isinstance(error, EquipoiseError) and _is_ours(error):
                 raise
-            said = f"line {_line(error, path)}: {type(error).__name__}{_about(error, path)}"
+            kind_and_line = (
+                f"line {_line(error, path)}: {type(error).__name__}{_about(error, path)}"
+            )
         finally:
             sys.path.pop(0)
-    raise DataError(f"{path}, {said}")
+    raise DataError(f"{path}, {kind_and_line}")
 
 
 def _is_ours(error: EquipoiseError) -> bool:
