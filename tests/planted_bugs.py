@@ -52,6 +52,18 @@ RECORD_TESTS = [
 
 BUGS = [  # what is wrong, file, old text, new text
     (
+        "one client decides how all are read",
+        "tasks/own.py",
+        "return {i: kind or anybodys for i, kind in working.items()}",
+        "return dict.fromkeys(working, anybodys)",
+    ),
+    (
+        "a record may end the run by SystemExit",
+        "errors.py",
+        "(KeyboardInterrupt, *through)",
+        "(KeyboardInterrupt, SystemExit, *through)",
+    ),
+    (
         "sigma x 0.9 in the calculus",
         "privacy/gaussian.py",
         "sigma, step = sensitivity * math.sqrt(releases) / mu, 2.0**-52",
@@ -169,8 +181,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "a client's failure stops the run",
         "tasks/network.py",
-        "            return torch.full_like(x, torch.nan)",
-        "            raise",
+        "        return torch.full_like(x, torch.nan)",
+        "        raise RuntimeError",
     ),
     (
         "an un-noised local iterate is returned",
@@ -370,9 +382,9 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "what a user's data set raises is told",
-        "tasks/own_data.py",
-        "raise _unusable(whose, type(error).__name__) from None",
-        "raise _unusable(whose, type(error).__name__) from error",
+        "errors.py",
+        "self.kind, self.kind_and_place = type(error).__name__, told(error)",
+        "self.kind = self.kind_and_place = repr(error)",
     ),
     (
         "one record: steps too long for a proximal term",

@@ -46,7 +46,6 @@ def test_all_label_conventions_mean_the_same(tmp_path, labels):
         ("", "f.txt has no records"),
         ("1 1:1\n1 2:1\n", "has one label: there is nothing to learn"),
         ("age,outcome\n4711,yes\n", "f.txt is no LIBSVM text: no line is `label index:value"),
-        ("1 1:1\n0 800000000:1\n", "2 records of 800000000 features do not fit in memory"),
     ],
 )
 def test_files_that_are_no_data_set_are_refused_without_a_record(tmp_path, lines, sentence):
@@ -55,6 +54,58 @@ def test_files_that_are_no_data_set_are_refused_without_a_record(tmp_path, lines
     with pytest.raises(equipoise.EquipoiseError, match=re.escape(sentence)) as caught:
         load_task("libsvm", TaskOptions(data=(str(path),), clients=1))
     assert "4711" not in str(caught.value)
+
+
+FORM = "[index]\nlow = 1\nhigh = {}\n[label]\ncategories = [0, 1]\n"
+
+
+def test_more_features_than_fit_in_memory_are_refused_where_they_are_declared(tmp_path):
+    (tmp_path / "f.txt").write_text("1 1:1\n0 2:1\n")
+    (tmp_path / "b.toml").write_text(FORM.format(800_000_000))
+    options = TaskOptions(
+        data=(str(tmp_path / "f.txt"),), bounds=str(tmp_path / "b.toml"), clients=1
+    )
+    with pytest.raises(DataError, match="2 records of 800000000 features do not fit in memory"):
+        load_task("libsvm", options)
+
+
+@pytest.mark.parametrize("index", [999_999_999, 1_000_001, 900_000])
+def test_no_index_stops_a_run(tmp_path, index, monkeypatch):
+    """What would not fit in memory, or is beyond any that may stand undeclared, is left out."""
+    monkeypatch.setattr("equipoise.tasks.libsvm.MOST_CELLS", 40 * 500_000)
+    lines = [f"{k % 2} 1:{k + 1} 3:1" for k in range(40)]
+    options = TaskOptions(data=(str(tmp_path / "f.txt"),), clients=4)
+    (tmp_path / "f.txt").write_text("\n".join(lines))
+    ordinary = load_task("libsvm", options)
+    (tmp_path / "f.txt").write_text("\n".join([*lines[:7], f"{lines[7]} {index}:0.5", *lines[8:]]))
+    assert torch.equal(load_task("libsvm", options).clients.features, ordinary.clients.features)
+
+
+@pytest.mark.parametrize("odd", ["73.25 77:1", "73.25 1:1", "1 77:4711"])
+def test_what_is_read_off_the_private_file_is_said_first_and_labels_are_not_shown(
+    tmp_path, capsys, monkeypatch, odd
+):
+    monkeypatch.chdir(tmp_path)
+    Path("f.txt").write_text("\n".join([*(f"{k % 2} 1:1 2:{k}" for k in range(40)), odd]))
+    Path("b.toml").write_text(FORM.format(2))
+    asked = {"task": "libsvm", "data": ("f.txt",), "clients": 4, "epsilon": 8, "iterations": 2}
+    notice = "OUTSIDE THE GUARANTEE: the labels and the number of features were read off"
+    result, plan = train(**asked, clip=1), equipoise.plan(**asked, algorithm="dp-fedavg")
+    for notices in (result.notices, plan.notices):
+        (said,) = [line for line in notices if line.startswith(notice)]
+        assert "--bounds" in said
+    flags = "--task libsvm --data f.txt --clients 4 --epsilon 8 --iterations 2"
+    for command in (f"plan {flags}", f"train {flags} --clip 1 --out out"):
+        code, printed, _ = run_command(capsys, *command.split())
+        assert code == 0
+        assert "OUTSIDE THE GUARANTEE: the labels" in " ".join(printed.split())
+        assert "73.25" not in printed
+    for text in (Path("out/guarantee.md").read_text(), *result.public, *plan.public):
+        assert "73.25" not in text
+    declared = train(**asked, clip=1, bounds="b.toml")
+    planned = equipoise.plan(**asked, algorithm="dp-fedavg", bounds="b.toml")
+    assert not any("OUTSIDE" in said for said in (*declared.notices, *planned.notices))
+    assert declared.dimension == 3
 
 
 ODD_LINES = {
@@ -125,7 +176,16 @@ def test_no_record_is_public_unless_somebody_says_so(tmp_path):
     assert places(task.clients.features) == list(range(40))
     assert (task.measure, task.pool, task.constant_error) == (None, None, None)
     assert not any("test" in sentence for sentence in task.public)
-    result = train(task="libsvm", data=data, clients=4, epsilon=3, clip=1, iterations=4)
+    (tmp_path / "b.toml").write_text(FORM.format(2))
+    result = train(
+        task="libsvm",
+        data=data,
+        bounds=tmp_path / "b.toml",
+        clients=4,
+        epsilon=3,
+        clip=1,
+        iterations=4,
+    )
     assert (result.test_error, result.baseline_error, result.curve) == (None, None, [])
     assert not any("OUTSIDE" in notice for notice in result.notices)
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import equipoise
 from equipoise import DataError, EquipoiseError, InvalidValue, own_task, train
+from equipoise.tasks import TaskOptions, load_task
 
 TEXT = "patient 4711"
 ODD = 2  # the record that is odd
@@ -207,8 +208,12 @@ def test_public_records_must_be_readable_all():
             assert TEXT not in str(caught.value)
     with pytest.raises(DataError, match="the public pool is empty"):
         linear([Records()], pool=(torch.zeros(0, 2), torch.zeros(0).long()))
-    with pytest.raises(DataError, match="the public pool's examples differ"):
-        linear([Records()], pool=(torch.zeros(9, 3), torch.zeros(9).long()))
+    wide = torch.zeros(9, 3), torch.zeros(9).long()
+    for more in ({"test": Records(first=5)}, {"example": Records()[0]}):
+        with pytest.raises(DataError, match="the public pool's examples differ"):
+            linear([Records()], pool=wide, **more)
+    with pytest.raises(InvalidValue, match=r"fail on examples .*, inputs \[3\]"):
+        linear([Records()], pool=wide)
     with pytest.raises(InvalidValue, match="the test set is a DataLoader"):
         linear([Records()], test=DataLoader(TensorDataset(torch.zeros(2, 2), torch.zeros(2))))
 
@@ -227,6 +232,186 @@ def test_arrays_that_differ_in_shape_are_refused():
     wide = np.zeros((4, 3)), np.zeros(4, dtype=int)
     with pytest.raises(InvalidValue, match="differ in shape"):
         linear([(FRAME, LABELS), wide])
+
+
+class Pixels(nn.Linear):
+    """Bytes are pixels; other numbers are taken as they are."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+
+    def forward(self, x):
+        return super().forward(x.float() / 255 if x.dtype == torch.uint8 else x.float())
+
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (32, 4), dtype=np.uint8)
+CLASSES = np.arange(32) % 3
+
+
+def without_a_cell(kind):
+    cells = PIXELS.astype(kind)
+    cells[5, 1] = np.nan if kind is float else None
+    return cells
+
+
+ODD_PIXELS = {"object": without_a_cell(object), "float": without_a_cell(float)}
+
+
+def pixel_task(clients, **more):
+    torch.manual_seed(0)
+    loss = nn.functional.cross_entropy
+    return own_task(Pixels(), clients, loss, equipoise.accuracy, **more)
+
+
+@pytest.mark.parametrize("odd", ODD_PIXELS)
+def test_no_client_decides_how_another_is_read(odd):
+    """One missing cell at client 0 makes its array one of objects, or of real numbers."""
+    ordinary = pixel_task([(PIXELS, CLASSES)] * 2)
+    task = pixel_task([(ODD_PIXELS[odd], CLASSES), (PIXELS, CLASSES)])
+    x = task.x0.expand(2, -1)
+    assert torch.equal(task.clients.gradient(x, 0)[1], ordinary.clients.gradient(x, 0)[1])
+    sums = [each.clients.clipped_sum(x, None, 1.0, 0)[1] for each in (task, ordinary)]
+    torch.testing.assert_close(*sums, rtol=1e-9, atol=0)
+    assert task.clients.data[1][0].dtype == torch.uint8
+    alone = pixel_task([(ODD_PIXELS[odd], CLASSES), (PIXELS, CLASSES)], only=1)
+    assert torch.equal(alone.clients.gradient(x[1], 0), task.clients.gradient(x, 0)[1])
+
+
+PUBLIC = {
+    "example": {"example": (PIXELS[0], CLASSES[0])},
+    "test": {"test": (PIXELS[:9], CLASSES[:9])},
+    "pool": {"pool": (PIXELS[:9], CLASSES[:9])},
+}
+
+
+@pytest.mark.parametrize("odd", ODD_PIXELS)
+@pytest.mark.parametrize("public", PUBLIC)
+def test_what_is_public_decides_how_records_are_read(odd, public):
+    """Then a missing cell costs its record alone, and a run needs no notice."""
+    task = pixel_task([(ODD_PIXELS[odd], CLASSES)], **PUBLIC[public])
+    ordinary = pixel_task([(PIXELS, CLASSES)], **PUBLIC[public])
+    assert task.clients.unreadable[0].nonzero().tolist() == [[5]]
+    others = torch.arange(32)[None] != 5
+    torch.testing.assert_close(
+        task.clients.clipped_sum(task.x0[None], None, 1.0, 0),
+        ordinary.clients.clipped_sum(task.x0[None], others, 1.0, 0),
+    )
+    assert task.public == ordinary.public
+    assert task.notices == ordinary.notices == []
+
+
+LANDSCAPE, PORTRAIT = torch.ones(1, 4, 6), torch.ones(1, 6, 4)
+
+
+def picture_task(pictures, **more):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    )
+    clients = [[(picture, j % 2) for j, picture in enumerate(pictures)]]
+    return own_task(model, clients, nn.functional.cross_entropy, equipoise.accuracy, **more)
+
+
+def test_without_anything_public_most_records_decide_and_that_is_said(tmp_path):
+    notice = "OUTSIDE THE GUARANTEE: the shape and type of the examples are those that most"
+    pictures = [LANDSCAPE] * 5 + [PORTRAIT] * 5
+    for number, odd in ((5, []), (6, [PORTRAIT])):  # one record tips the scales
+        task = picture_task([*pictures, *odd])
+        assert task.clients.unreadable[0].sum() == 5
+        assert any("those that most records have" in sentence for sentence in task.public)
+        result = train(task=task, epsilon=3, clip=1, iterations=1, unit="record")
+        assert [line for line in result.notices if line.startswith(notice)]
+        assert "give example=" in "".join(result.notices)
+        planned = equipoise.plan(task=task, epsilon=3, clip=1, unit="record")
+        assert [line for line in planned.notices if line.startswith(notice)]
+        declared = picture_task([*pictures, *odd], example=(LANDSCAPE, 0))
+        assert declared.clients.unreadable[0].sum() == number
+        assert not any("most records" in sentence for sentence in declared.public)
+        assert train(task=declared, epsilon=3, clip=1, iterations=1, unit="record").notices == []
+
+
+def test_a_task_file_may_declare_an_example(tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(
+        "import torch, equipoise\nmodel = torch.nn.Linear(2, 2)\nmetric = equipoise.accuracy\n"
+        "loss = torch.nn.functional.cross_entropy\nclients = [[(torch.ones(2), 0)] * 4]\n"
+    )
+    assert load_task(str(path), TaskOptions()).notices
+    path.write_text(path.read_text() + "example = torch.zeros(2), 0\n")
+    assert not load_task(str(path), TaskOptions()).notices
+
+
+def test_examples_that_declare_nothing_or_something_else_are_refused():
+    for example in (TEXT, (torch.zeros(2),), (torch.zeros(2), TEXT), (torch.zeros(2), None)):
+        with pytest.raises(InvalidValue, match="example is not") as caught:
+            linear([Records()], example=example)
+        assert TEXT not in str(caught.value)
+    with pytest.raises(InvalidValue, match="differ in shape"):
+        linear([(FRAME, LABELS)], example=(torch.zeros(3), 0))
+    with pytest.raises(InvalidValue, match="differ in shape or type from what is declared"):
+        picture_task([PORTRAIT] * 3, example=(LANDSCAPE, 0))
+
+
+class Refusing(torch.Tensor):
+    """Whatever is done with it raises."""
+
+    @classmethod
+    def __torch_function__(cls, *arguments, **more):
+        raise RuntimeError(TEXT)
+
+
+class Wrapped(torch.Tensor):
+    """A tensor without values of its own."""
+
+    @staticmethod
+    def __new__(cls):
+        return torch.Tensor._make_wrapper_subclass(cls, (2,))
+
+    @classmethod
+    def __torch_dispatch__(cls, *arguments, **more):
+        raise RuntimeError(TEXT)
+
+
+ODD_TENSORS = {
+    "sparse": lambda: torch.tensor([0.0, 1.0]).to_sparse(),
+    "meta": lambda: torch.zeros(2, device="meta"),
+    "quantized": lambda: torch.quantize_per_tensor(torch.zeros(2), 0.1, 0, torch.qint8),
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
+    "eight bits": lambda: torch.zeros(2, dtype=torch.float8_e4m3fn),
+    "wrapped": Wrapped,
+}
+
+
+@pytest.mark.parametrize("odd", ODD_TENSORS)
+@pytest.mark.parametrize("place", ["input", "target"])
+def test_a_record_that_is_an_odd_tensor_counts_for_nothing(capfd, odd, place):
+    def record():
+        strange = ODD_TENSORS[odd]()
+        return (strange, 1) if place == "input" else (torch.zeros(2), strange)
+
+    task = linear([Records(record), Records(first=9)])
+    assert task.clients.unreadable[0].nonzero().tolist() == [[ODD]]
+    for unit in ("client", "record"):
+        train(task=task, epsilon=3, clip=1, iterations=1, unit=unit)
+    assert TEXT not in "".join(capfd.readouterr())
+
+
+def test_tensors_with_a_history_or_a_class_of_their_own_are_read_as_numbers():
+    ordinary = linear([Records(lambda: (torch.ones(2), 1))]).clients.data
+    inputs, labels = ordinary[0]
+    for odd in (
+        torch.ones(2, requires_grad=True),
+        nn.Parameter(torch.ones(2)),
+        torch.ones(2).as_subclass(Refusing),
+    ):
+        task = linear([Records(lambda odd=odd: (odd, 1))])
+        assert torch.equal(task.clients.data[0][0], inputs)
+        assert not task.clients.data[0][0].requires_grad
+    for whole in (inputs.clone().requires_grad_(), inputs.as_subclass(Refusing)):
+        task = linear([(whole, labels)])
+        assert type(task.clients.data[0][0]) is torch.Tensor
+        assert not task.clients.data[0][0].requires_grad
+        train(task=task, epsilon=3, clip=1, iterations=1, unit="record")
 
 
 def test_a_task_with_an_unreadable_record_is_not_taken_for_one_without():

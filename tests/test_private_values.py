@@ -76,6 +76,14 @@ def shown(value):
             yield repr(part)
 
 
+def everything_said(error):
+    """By an error and by all that hang on it, which a debugger or a report of crashes shows."""
+    chain = [error]
+    for one in chain:
+        chain += [more for more in (one.__cause__, one.__context__) if more and more not in chain]
+    return "".join(map(repr, chain)) + "".join(traceback.format_exception(error))
+
+
 def check(text):
     assert str(MARK) not in text
     assert not any(word in text for word in ARRAYS), text
@@ -137,7 +145,7 @@ class Raises:
 def test_errors_of_a_data_set_stay_with_it(error):
     with pytest.raises(EquipoiseError) as caught:
         own_task(nn.Linear(2, 2), [Raises(error)], nn.functional.cross_entropy, equipoise.accuracy)
-    text = "".join(traceback.format_exception(caught.value))
+    text = everything_said(caught.value)
     assert TEXT not in text
     assert "client 0" in text
     assert type(error).__name__ in text
@@ -158,7 +166,7 @@ def test_errors_of_a_task_file_are_told_by_kind_and_line(tmp_path, line):
     path.write_text(f"import torch\n{line}\n")
     with pytest.raises(EquipoiseError) as caught:
         load_task(str(path), TaskOptions())
-    text = "".join(traceback.format_exception(caught.value))
+    text = everything_said(caught.value)
     assert TEXT not in text
     assert TEXT.replace(" ", "") not in text
     assert "line 2" in str(caught.value)
@@ -244,6 +252,20 @@ def test_a_cell_that_parquet_cannot_turn_into_python_is_a_missing_one(
     assert capfd.readouterr() == ("", "")
 
 
+def test_what_a_parser_says_of_a_broken_file_hangs_on_no_error(tmp_path, monkeypatch):
+    import pyarrow.parquet
+
+    def broken(path):
+        raise ValueError(TEXT)
+
+    monkeypatch.setattr(pyarrow.parquet, "read_table", broken)
+    name, options = csv_files(tmp_path)
+    (tmp_path / "a.parquet").touch()
+    with pytest.raises(EquipoiseError, match="not a Parquet file") as caught:
+        load_task(name, replace(options, data=(str(tmp_path / "a.parquet"),)))
+    assert TEXT not in everything_said(caught.value)
+
+
 class Rows(Sequence):
     """Clients that fail when they are looked at."""
 
@@ -257,7 +279,7 @@ class Rows(Sequence):
 def test_errors_of_a_list_of_clients_stay_with_it():
     with pytest.raises(EquipoiseError) as caught:
         own_task(nn.Linear(2, 2), Rows(), nn.functional.cross_entropy, equipoise.accuracy)
-    assert TEXT not in "".join(traceback.format_exception(caught.value))
+    assert TEXT not in everything_said(caught.value)
 
 
 def test_a_label_on_which_the_loss_fails_is_named_nowhere(tmp_path, monkeypatch, capsys):
@@ -307,7 +329,7 @@ def test_what_a_model_says_when_it_is_tried_stays_with_it(when, warns, sentence)
     model, loss = Speaks(when, warns), nn.functional.cross_entropy
     with pytest.raises(EquipoiseError, match=sentence) as caught:
         own_task(model, clients, loss, equipoise.accuracy, test=test)
-    text = "".join(traceback.format_exception(caught.value))
+    text = everything_said(caught.value)
     assert TEXT not in text
     assert f"{'UserWarning' if warns else 'ValueError'} at test_private_values.py, line" in text
 
@@ -319,7 +341,7 @@ def test_what_a_model_says_of_single_records_stays_with_it(client_log):
     task = own_task(model, clients, nn.functional.cross_entropy, equipoise.accuracy)
     with pytest.raises(EquipoiseError, match="no gradient of a single example") as caught:
         equipoise.train(task=task, epsilon=3, clip=1, unit="record")
-    assert TEXT not in "".join(traceback.format_exception(caught.value))
+    assert TEXT not in everything_said(caught.value)
     clients[2][0][3] = MARK
     for unit in ("client", "record"):
         model = Speaks(lambda model, x: bool((x == MARK).any()))
@@ -330,6 +352,57 @@ def test_what_a_model_says_of_single_records_stays_with_it(client_log):
     assert of_client
     assert all("ValueError at test_private_values.py, line" in said for said in of_client)
     assert TEXT not in "".join(client_log)
+
+
+class Unusual(BaseException):
+    """Not an Exception: whoever catches those alone is stopped by it."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(TEXT), Unusual(TEXT), GeneratorExit(TEXT)])
+@pytest.mark.parametrize("where", ["model", "loss"])
+def test_no_record_stops_a_run_whatever_the_code_raises(client_log, capfd, error, where):
+    """What leaves nevertheless is the sum of the other records."""
+    clients, _ = blobs()
+    clients[2][0][3] = MARK
+
+    def check_records(inputs):
+        if bool((inputs == MARK).any()):
+            raise error
+        return inputs
+
+    def loss(outputs, targets):
+        if where == "loss":
+            check_records(outputs)
+        return nn.functional.cross_entropy(outputs[:, :2], targets)
+
+    class Model(nn.Linear):
+        def forward(self, x):
+            if where == "model":
+                check_records(x)
+            return torch.cat([super().forward(x), x], 1)
+
+    task = own_task(Model(4, 2), clients, loss, lambda outputs, targets: 0.5)
+    for unit in ("client", "record"):
+        equipoise.train(task=task, epsilon=3, clip=1, unit=unit, iterations=2, diagnostics=True)
+    assert any(type(error).__name__ in said for said in client_log)
+    assert TEXT not in "".join([*client_log, *capfd.readouterr()])
+    x = task.x0.expand(len(clients), -1)
+    sums = task.clients.clipped_sum(x, None, 1.0, 0)
+    others = torch.ones(len(clients), max(task.clients.sizes), dtype=torch.bool)
+    others[2, 3] = False
+    torch.testing.assert_close(sums, task.clients.clipped_sum(x, others, 1.0, 0))
+    assert sums[2].any()
+
+
+def test_ctrl_c_stops_a_run():
+    def loss(outputs, targets):
+        if len(targets) > 4:  # more than the made-up examples
+            raise KeyboardInterrupt
+        return nn.functional.cross_entropy(outputs, targets)
+
+    task = own_task(nn.Linear(4, 2), blobs()[0], loss, equipoise.accuracy)
+    with pytest.raises(KeyboardInterrupt):
+        equipoise.train(task=task, epsilon=3, clip=1, iterations=1)
 
 
 def test_what_somebody_elses_code_raises_in_a_sweep_is_told_by_its_kind(tmp_path, monkeypatch):
@@ -364,4 +437,4 @@ def test_no_error_about_a_grid_shows_records(name):
     for what in (None, "paper"):
         with pytest.raises((EquipoiseError, TypeError)) as caught:
             equipoise.sweep(what, **{**values, name: [np.full(3, MARK)]})
-        check("".join(traceback.format_exception(caught.value)))
+        check(everything_said(caught.value))

@@ -18,6 +18,7 @@ import torch
 from equipoise import DataError, InvalidValue, train
 from equipoise.privacy import noise as privacy_noise
 from equipoise.saved import load
+from equipoise.tasks.bounds import Column
 from problems import BOUNDS, HEADER, ROOT, csv_task, run_command
 
 
@@ -64,6 +65,44 @@ def test_more_labels_and_numbers_as_labels(clinic):
         np.sqrt(np.mean([20**2, 20**2, 40**2]))
     )
     assert task.constant_error == pytest.approx(np.std([30, 70, 90]))
+
+
+GRADED = BOUNDS.replace('["f", "m"]', "[1, 2]").replace('["no", "yes"]', "[0, 1, 2]")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("column", ["sex", "outcome"])
+def test_one_missing_cell_does_not_change_what_the_others_of_its_column_are(clinic, ending, column):
+    """It makes whole numbers real: 1 is written 1.0 then, and is the category 1 nevertheless."""
+    import pandas
+
+    Path("bounds.toml").write_text(GRADED)
+    frame = pandas.DataFrame(
+        {"age": [30, 40, 50], "sex": [1, 2, 1], "score": 0.1, "outcome": [0, 2, 1]}
+    )
+    tasks = []
+    for table in (frame, frame.assign(**{column: frame[column].where([True, True, False])})):
+        path = f"graded.{ending}"
+        table.to_csv(path, index=False) if ending == "csv" else table.to_parquet(path)
+        tasks.append(csv_task(data=(path,), unit="record").clients)
+    whole, missing = tasks
+    assert whole.features[0, :, 1:3].sum(-1).all()
+    assert whole.targets[0].sum(-1).all()
+    assert torch.equal(whole.features[0, :2], missing.features[0, :2])
+    assert torch.equal(whole.targets[0, :2], missing.targets[0, :2])
+
+
+def test_cells_are_categories_by_their_text_first_and_by_their_number_else():
+    def index(categories, *cells):
+        return Column("c", categories=categories).index(list(cells)).tolist()
+
+    assert index(("1", "2"), "1", " 1.0 ", "+2", "2e0", "3", "", "nan", "x") == [
+        *(0, 0, 1, 1),
+        *(-1, -1, -1, -1),
+    ]
+    assert index(("01", "1"), "1", "01", "1.0") == [1, 0, -1]  # which of them 1.0 is, nobody knows
+    assert index(("low", "nan"), "low", "nan", "x", "NaN", "") == [0, 1, -1, -1, -1]
+    assert index(("0.5", "true"), ".50", "true", "1") == [0, 1, -1]
 
 
 def test_parquet_says_the_same_as_csv(clinic):

@@ -9,6 +9,7 @@ EquipoiseError
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 
 class EquipoiseError(Exception):
@@ -46,6 +47,28 @@ def told(error: BaseException) -> str:
     own = [place for place in places if not _is_library(place)]
     name = type(error).__name__
     return f"{name} at {(own or places)[-1].name}" if places else name
+
+
+class UserCode:
+    """`with UserCode() as tried:` runs a user's code, which sees private records, and keeps what it
+    raises, SystemExit too, from everybody: afterwards only its kind and place are known. An error
+    that follows must be raised after the `with`: raised within an `except`, it would carry the
+    first one along. The errors in `through`, and Ctrl-C, are let through."""
+
+    kind = ""  # of what was raised; empty if nothing was
+    kind_and_place = ""
+
+    def __init__(self, *through: type[BaseException]) -> None:
+        self.through: tuple[type[BaseException], ...] = (KeyboardInterrupt, *through)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if error is None or isinstance(error, self.through):
+            return False
+        self.kind, self.kind_and_place = type(error).__name__, told(error)
+        return True
 
 
 def _places(trace: TracebackType | None) -> Iterator[Path]:

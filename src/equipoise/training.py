@@ -243,6 +243,7 @@ def _notices(ready: Prepared, units: int, failed: str | None) -> list[str]:
             f"OUTSIDE THE GUARANTEE: {declared} declares records of your own file public: nothing "
             "protects these."
         )
+    notices += task.notices
     if slow := _slow_layers(run, task):
         notices.append(
             "SLOW: these layers need a gradient formed for every single record, at many times the "

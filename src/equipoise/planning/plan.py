@@ -106,6 +106,8 @@ class Plan(BaseModel):
     noise: list[NoiseLevel] | None = None
     changes: Changes | None = None
     public: list[str]
+    task_notices: list[str] = []
+    """What must be known of the task before anything else."""
     settings: Settings | None
     version: str
 
@@ -121,8 +123,9 @@ class Plan(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def notices(self) -> list[str]:
-        """What must be known of the budget before anything else: how little it promises."""
-        return self.promise.cautions(self.units)
+        """What must be known before anything else: how little the budget promises, and what it does
+        not cover."""
+        return [*self.promise.cautions(self.units), *self.task_notices]
 
     @property
     def vacuous(self) -> str:

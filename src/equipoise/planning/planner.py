@@ -85,7 +85,8 @@ def plan_all(question: Question, watch: Watch = lambda epsilons: epsilons) -> li
     )
     public = _public(question, task)
     make = _both_units if question.unit == "record" else _plan_clients
-    return [make(question, public, epsilon) for epsilon in watch(question.epsilon)]
+    plans = [make(question, public, epsilon) for epsilon in watch(question.epsilon)]
+    return _with_notices(plans, task)
 
 
 def _plan_own(question: Question, task: Task, watch: Watch) -> list[Plan]:
@@ -101,9 +102,14 @@ def _plan_own(question: Question, task: Task, watch: Watch) -> list[Plan]:
 def _noise_alone(question: Question, task: Task, watch: Watch) -> list[Plan]:
     facts, start = task.facts(question.unit), Prediction(test_error=untrained_error(task))
     public = list(task.public)
-    return [
+    plans = [
         plan_noise(question, facts, public, start, epsilon) for epsilon in watch(question.epsilon)
     ]
+    return _with_notices(plans, task)
+
+
+def _with_notices(plans: list[Plan], task: Task) -> list[Plan]:
+    return [plan.model_copy(update={"task_notices": task.notices}) for plan in plans]
 
 
 def _options(question: Question) -> TaskOptions:

@@ -69,9 +69,18 @@ class Column:
         return np.array([not math.isnan(_number(cell)) for cell in cells], dtype=bool).reshape(-1)
 
     def index(self, cells: list[str]) -> NDArray[np.int64]:
-        """Which category each cell is; -1 for none of them."""
-        where = {category: i for i, category in enumerate(self.categories)}
-        return np.array([where.get(cell.strip(), -1) for cell in cells], dtype=np.int64).reshape(-1)
+        """Which category each cell is, by its text or, if both are numbers, by its value; -1 for
+        none of them."""
+        numbers = [_number(category) for category in self.categories]
+        where: dict[float | str, int] = {  # a missing cell makes a column real: 1 is 1.0 there
+            number: i
+            for i, number in enumerate(numbers)
+            if not math.isnan(number) and numbers.count(number) == 1
+        }
+        where |= {category: i for i, category in enumerate(self.categories)}
+        texts = [cell.strip() for cell in cells]
+        indices = [where.get(text, where.get(_number(text), -1)) for text in texts]
+        return np.array(indices, dtype=np.int64).reshape(-1)
 
 
 def _number(cell: str) -> float:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from equipoise.errors import DataError, InvalidValue, require
+from equipoise.errors import DataError, InvalidValue, UserCode, require
 from equipoise.tasks.bounds import Column, parse_bounds, read_text
 from equipoise.tasks.linear import (
     LOGISTIC,
@@ -270,10 +270,10 @@ def _read_parquet(path: str) -> tuple[list[str], list[list[str]]]:
         raise DataError(
             f"data={path}: reading Parquet needs pyarrow: pip install 'equipoise[parquet]'"
         ) from None
-    try:
+    with UserCode() as tried:  # what a parser says may hold cells
         table = pyarrow.parquet.read_table(path)
-    except Exception:  # whatever it says may hold cells
-        raise DataError(f"data={path} is not a Parquet file") from None
+    if tried.kind:
+        raise DataError(f"data={path} is not a Parquet file")
     columns = [[_cell(scalar) for scalar in column] for column in table.columns]
     return list(table.column_names), [list(row) for row in zip(*columns, strict=True)]
 
@@ -281,12 +281,11 @@ def _read_parquet(path: str) -> tuple[list[str], list[list[str]]]:
 def _cell(scalar: Any) -> str:
     """As a CSV file would write it; what Python cannot hold, such as a far date, is a missing
     cell."""
-    try:
+    with UserCode():  # a cell must not stop a run, nor stand in an error
         value = scalar.as_py()
         text = "" if value is None else str(value)
-    except Exception:  # a cell must not stop a run, nor stand in an error
-        return ""
-    return text.lower() if isinstance(value, bool) else text
+        return text.lower() if isinstance(value, bool) else text
+    return ""
 
 
 SPEC = TaskSpec(

@@ -4,7 +4,7 @@ split among clients by seed.
 Every line is one record, scaled to norm 1 by itself; one that is no LIBSVM text, or has no declared
 label, stays as a record that teaches nothing, so that no line decides whether or how another is
 read. No record is public unless the user says so. Which labels and indices there are, a bounds file
-declares; without one they are read off the file, and that is taken as public.
+declares; without one they are read off the file, which is outside the guarantee, and said.
 """
 
 import bz2
@@ -41,8 +41,14 @@ ITERATIONS = 64
 L2 = 0.001
 FEATURE_NORM = 1.0
 MOST_CLASSES = 1000
+MOST_FEATURES = 10**6  # where they are not declared
 MOST_CELLS = 500_000_000  # of the dense table, 4 GB
 LARGEST_INDEX = 10**9  # beyond, a line is no record
+READ_OFF = (
+    "the labels and the number of features were read off the private file, where one record may "
+    "decide them; declare them in a bounds file ([index] with low and high, [label] with "
+    "categories) and give it by --bounds"
+)
 OPENERS: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open}
 
 Numbers = NDArray[np.float64]
@@ -78,7 +84,7 @@ def libsvm(options: TaskOptions) -> Task:
         "the data; give one of the two",
     )
     private, *others = (_read(path) for path in (*options.data, *options.test, *options.proxy))
-    form = _declared(options.bounds) if options.bounds else _found(private, others)
+    form = _declared(options.bounds) if options.bounds else _found([private, *others])
     _check_classes(options.data[0], form)
     public = [_public_table(lines, form) for lines in others]
     tests, proxies = public[: len(options.test)], public[len(options.test) :]
@@ -96,6 +102,7 @@ def libsvm(options: TaskOptions) -> Task:
         FEATURE_NORM,
         options,
         public=_taken_as_public(options, form, int(shared.sum())),
+        outside=() if options.bounds else (READ_OFF,),
         iterations=ITERATIONS,
         reading={
             "labels": form.classes.tolist(),
@@ -109,8 +116,7 @@ def _taken_as_public(options: TaskOptions, form: Form, shared: int) -> tuple[str
     source = f"from {options.bounds}" if options.bounds else "as the file itself has them"
     sentences = [
         "the number of lines of the file, which are its records",
-        f"the number of features, {form.features}, and the labels, "
-        f"{', '.join(f'{label:g}' for label in form.classes)}, {source}",
+        f"the number of features, {form.features}, and the {len(form.classes)} labels, {source}",
     ]
     if options.test:
         sentences.append("the test records")
@@ -166,11 +172,15 @@ def _misdeclared(bounds: str) -> DataError:
     )
 
 
-def _found(private: Lines, others: list[Lines]) -> Form:
-    """The labels of the private file, and the indices of all files."""
-    first = _first([private, *others])
-    last = max(int(lines.indices.max(initial=0)) for lines in (private, *others))
-    return Form(np.unique(private.labels[~np.isnan(private.labels)]), first, last - first + 1)
+def _found(files: list[Lines]) -> Form:
+    """The labels of the private file, the first of these, and the indices of all of them, as far as
+    a table of so many lines would fit in memory: no index stops a run."""
+    first = _first(files)
+    most = min(MOST_FEATURES, MOST_CELLS // max(len(lines.labels) for lines in files))
+    indices = np.concatenate([lines.indices for lines in files])
+    last = int(indices[indices < first + most].max(initial=0))
+    labels = files[0].labels
+    return Form(np.unique(labels[~np.isnan(labels)]), first, last - first + 1)
 
 
 def _first(files: list[Lines]) -> int:

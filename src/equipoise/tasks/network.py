@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from equipoise.errors import EquipoiseError, InvalidValue, UnsafeModel, told
+from equipoise.errors import EquipoiseError, InvalidValue, UnsafeModel, UserCode
 from equipoise.privacy.per_example.clipped_sum import ISOLATED, Layout
 from equipoise.seeds import digest
 from equipoise.tasks.flat_model import FlatModel
@@ -109,13 +109,11 @@ class ModelClients:
         if len(inputs) == 0:
             return torch.zeros_like(x)
         client = i if self.single is None else self.single
-        try:
-            with warnings.catch_warnings(record=True):
-                inputs = self._augmented(inputs, self.seed, client, t)
-                return self.model.gradient(x, self.loss, inputs, targets, self.seed, client, t)
-        except Exception as error:  # whatever a user's code raises
-            log.warning("client %d, local step %d: %s", client, t, told(error))
-            return torch.full_like(x, torch.nan)
+        with UserCode() as tried, warnings.catch_warnings(record=True):
+            inputs = self._augmented(inputs, self.seed, client, t)
+            return self.model.gradient(x, self.loss, inputs, targets, self.seed, client, t)
+        log.warning("client %d, local step %d: %s", client, t, tried.kind_and_place)
+        return torch.full_like(x, torch.nan)
 
     def _readable(self, i: int, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
         """The chosen records of a client, less those that could not be read."""
@@ -152,15 +150,13 @@ class ModelClients:
         def tried(x: Tensor, part: slice, *number: int) -> Tensor | None:
             """The sum over some of the records, None where it fails; `number` makes their dropout
             independent of the others'."""
-            try:
-                with warnings.catch_warnings(record=True):
-                    some = self._augmented(inputs[part], draw, client, *number)
-                    return self.model.clipped_sum(
-                        x, self.loss, some, targets[part], C, layout, draw, client, *number
-                    )
-            except Exception as error:  # whatever a user's code raises
-                log.warning("client %d: %s", client, told(error))
-                return None
+            with UserCode() as run, warnings.catch_warnings(record=True):
+                some = self._augmented(inputs[part], draw, client, *number)
+                return self.model.clipped_sum(
+                    x, self.loss, some, targets[part], C, layout, draw, client, *number
+                )
+            log.warning("client %d: %s", client, run.kind_and_place)
+            return None
 
         def summed(start: int, stop: int, *number: int) -> Tensor:
             total = tried(x, slice(start, stop), *number)
@@ -203,37 +199,34 @@ class ModelClients:
     def layout(self) -> Layout:
         """How the gradients of single examples are clipped; a model whose examples cannot be told
         apart is refused."""
-        try:
-            return self._tried(ISOLATED, 1) if self.isolate else self._together()
-        except EquipoiseError:
-            raise
-        except Exception as error:  # whatever a user's code raises
-            raise InvalidValue(
-                f"no gradient of a single example can be formed: {told(error)}"
-            ) from None
+        with UserCode(EquipoiseError) as tried:
+            layouts = [
+                self._tried(ISOLATED, 1, kind) if self.isolate else self._together(kind)
+                for kind in self._kinds
+            ]
+            slow = Layout({}, ("the clients' examples differ in shape or type",))
+            return layouts[0] if layouts.count(layouts[0]) == len(layouts) else slow
+        raise InvalidValue(f"no gradient of a single example can be formed: {tried.kind_and_place}")
 
-    def _together(self) -> Layout:
-        """How to clip examples that run together, if they do not mix."""
-        kind = self._kind
+    def _together(self, kind: Kind) -> Layout:
+        """How to clip examples of this kind that run together, if they do not mix."""
         examples, _ = kind.examples()
         if self.model.mixes(examples):
             raise UnsafeModel(f"an example's output depends on {MIXED}")
-        try:
-            layout = self._tried(self.model.layout(examples), 4)
-        except EquipoiseError:
-            raise
-        except Exception as error:  # whatever a user's code raises where it is taken apart
-            slow = f"model: {type(error).__name__} when it is taken apart"
-            layout = self._tried(Layout({}, (slow,)), 4)
+        with UserCode(EquipoiseError) as apart:
+            layout = self._tried(self.model.layout(examples), 4, kind)
+        if apart.kind:
+            slow = f"model: {apart.kind} when it is taken apart"
+            layout = self._tried(Layout({}, (slow,)), 4, kind)
         if not self.one_by_one and self.model.mixes_gradients(
             self.loss, kind.examples(), kind.intruders(), layout
         ):
             raise UnsafeModel(f"an example's gradient depends on {MIXED}")
         return layout
 
-    def _tried(self, layout: Layout, number: int) -> Layout:
+    def _tried(self, layout: Layout, number: int, kind: Kind) -> Layout:
         """The layout, after some made-up examples were clipped with it."""
-        inputs, targets = (part[:number] for part in self._kind.examples())
+        inputs, targets = (part[:number] for part in kind.examples())
         x = self.model.somewhere()[1]
         self.model.clipped_sum(x, self.loss, inputs, targets, math.inf, layout, 0)
         return layout
@@ -242,11 +235,14 @@ class ModelClients:
     def one_by_one(self) -> bool:
         """Whether records must run by themselves: asked for, or because the model draws at random
         for a batch as a whole."""
-        return self.isolate or self.model.random_beyond_dropout(self._kind.examples()[0])
+        return self.isolate or any(
+            self.model.random_beyond_dropout(kind.examples()[0]) for kind in self._kinds
+        )
 
     @property
-    def _kind(self) -> Kind:
-        return kind_of(*next(records for records in self.data if len(records[0])))
+    def _kinds(self) -> list[Kind]:
+        """Of all clients' examples: one, unless their types differ."""
+        return list(dict.fromkeys(kind_of(*records) for records in self.data if len(records[0])))
 
     def slow_layers(self) -> tuple[str, ...]:
         """What makes single examples' gradients slow: they are formed one by one then."""
@@ -258,11 +254,10 @@ class ModelClients:
     def error(self, x: Tensor) -> Tensor:
         """NaN where the model or the loss fails on a record."""
         data = tuple(self._readable(i, slice(None)) for i in range(len(self.data)))
-        try:
+        with UserCode() as tried:
             return measure(self.model, self.loss, self.metric, data, x).error
-        except Exception as error:  # whatever a user's code raises
-            log.warning("train error: %s", told(error))
-            return x.new_full(x.shape[:-1], torch.nan, dtype=torch.float64)
+        log.warning("train error: %s", tried.kind_and_place)
+        return x.new_full(x.shape[:-1], torch.nan, dtype=torch.float64)
 
     def alone(self, client: int) -> Self:
         batches = self.minibatches and self.minibatches.alone(client)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, require, told
+from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, UserCode, require
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.made_up import Kind, kind_of
 from equipoise.tasks.network import PerExample, Records, measure, model_task
 from equipoise.tasks.own_data import (
+    DataSet,
     Examples,
+    check_arrays,
     fitted_clients,
+    kind_is_of_records,
+    kinds_of_example,
+    no_kind,
     possible_kinds,
     read_clients,
     read_public,
@@ -31,8 +36,13 @@ from equipoise.tasks.task import Takes, Task, TaskOptions, TaskSpec, fingerprint
 
 LEARNING_RATE = 0.01
 ITERATIONS = 100
+OF_RECORDS = (
+    "the shape and type of the examples are those that most of a client's private records have, so "
+    "that one record may decide how the others are read: give example=, one public (input, target) "
+    "pair, or a public test set or pool"
+)
 GIVEN = ("model", "clients", "loss", "metric")
-MAY_BE_GIVEN = ("test", "pool", "learning_rate", "iterations", "batch", "error_name")
+MAY_BE_GIVEN = ("test", "pool", "example", "learning_rate", "iterations", "batch", "error_name")
 
 
 def own_task(
@@ -43,6 +53,7 @@ def own_task(
     *,
     test: Any = None,
     pool: Any = None,
+    example: Any = None,
     learning_rate: float = LEARNING_RATE,
     iterations: int = ITERATIONS,
     batch: int | None = None,
@@ -60,6 +71,9 @@ def own_task(
     only            load this client alone: the functions of the others are not called
     test, pool      the same, public: to measure on, and to train a model on that private training
     has to beat
+    example         a public (input, target) pair, as a data set gives one record: its shapes and
+    types are those of all records, and what does not fit counts for nothing. Without it, those of
+    the test set or of the pool; else those that each client's arrays have, or most of its records
     loss            loss(outputs, targets): a mean over examples
     metric          metric(outputs, targets): larger is better; the test error is 1 - metric, as in
     the paper
@@ -75,12 +89,23 @@ def own_task(
         "clients is not a list with one data set per client",
     )
     read = read_clients(clients, only, flat.dtype)
-    kind = _kind_that_works(flat, loss, possible_kinds(read, flat.dtype))
-    data = fitted_clients(read, kind, len(clients))
     records = None if test is None else read_public(test, "the test set", flat.dtype)
+    public_pool = None if pool is None else read_public(pool, "the public pool", flat.dtype)
+    if example is not None:
+        declared = kinds_of_example(example, flat.dtype)
+    else:
+        declared = [kind_of(*given) for given in (records, public_pool) if given][:1]
+    kinds = _kinds_that_work(flat, loss, read, declared)
+    data = fitted_clients(read, kinds, len(clients))
+    if all(examples.unreadable.all() for examples in data):
+        raise no_kind(read)
     if records:
         _check_metric(flat, loss, metric, records)
-    public_pool = None if pool is None else _public_pool(pool, flat.dtype, kind)
+    if public_pool and kind_of(*public_pool) not in kinds.values():
+        raise DataError(
+            "the public pool's examples differ in shape or type from the clients': make them alike"
+        )
+    of_records = not declared and kind_is_of_records(read)
     task = model_task(
         name,
         flat,
@@ -97,7 +122,8 @@ def own_task(
         constant_error=None if records is None else _constant_error(flat, metric, records),
         learning_rate=learning_rate,
         iterations=iterations,
-        public=_taken_as_public(test, pool) if public is None else public,
+        public=_taken_as_public(test, pool, of_records) if public is None else public,
+        outside=(OF_RECORDS,) if of_records else (),
         sizes_public=sizes_public,
     )
     if only is None:
@@ -111,37 +137,47 @@ def accuracy(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return outputs.argmax(-1) == labels, torch.ones_like(labels)
 
 
-def _taken_as_public(test: Any, pool: Any) -> tuple[str, ...]:
+def _taken_as_public(test: Any, pool: Any, of_records: bool) -> tuple[str, ...]:
+    whose = ", those that most records have" if of_records else ""
     return (
         "the initial weights of the model, and how inputs were prepared",
-        "the shapes and types of inputs and targets, and that the data sets can be opened",
+        f"the shapes and types of inputs and targets{whose}, and that the data sets can be opened",
         *(["the test set"] if test is not None else []),
         *(["the public pool"] if pool is not None else []),
     )
 
 
-def _public_pool(pool: Any, precision: torch.dtype, kind: Kind) -> tuple[Tensor, Tensor]:
-    records = read_public(pool, "the public pool", precision)
-    if kind_of(*records) != kind:
-        raise DataError(
-            "the public pool's examples differ in shape or type from the clients': make them alike"
-        )
-    return records
+def _kinds_that_work(
+    model: FlatModel,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    clients: dict[int, DataSet],
+    declared: Sequence[Kind],
+) -> dict[int, Kind]:
+    """For each client the first kind of examples on which model and loss work: of those declared,
+    or else of its own, so that no client decides how another is read. Where there is none, that of
+    the first client with one, which its records will not fit."""
+    check_arrays(clients, declared)
+    possible = {i: declared or possible_kinds(data, model.dtype) for i, data in clients.items()}
+    refusal = cache(partial(_refusal, model, loss))
+    working = {
+        i: next((kind for kind in kinds if not refusal(kind)), None)
+        for i, kinds in possible.items()
+    }
+    anybodys = next(filter(None, working.values()), None)
+    if anybodys is None:
+        raise next(map(refusal, chain(*possible.values())), None) or no_kind(clients)
+    return {i: kind or anybodys for i, kind in working.items()}
 
 
-def _kind_that_works(
-    model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], kinds: Sequence[Kind]
-) -> Kind:
-    """The first kind of examples on which model and loss work; if there is none, why not the
-    first."""
-    refusals = []
-    for kind in kinds:
-        try:
-            _check_examples(model, loss, kind)
-            return kind
-        except InvalidValue as refusal:
-            refusals.append(refusal)
-    raise refusals[0]
+def _refusal(
+    model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], kind: Kind
+) -> InvalidValue | None:
+    """Why model and loss do not work on examples of this kind, if they do not."""
+    try:
+        _check_examples(model, loss, kind)
+    except InvalidValue as refusal:
+        return refusal
+    return None
 
 
 def _constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor]) -> float | None:
@@ -171,7 +207,7 @@ def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], 
     """Refuse a model or loss that fails or remembers, and a loss that is not a mean, on made-up
     examples: no private value decides."""
     for x in model.somewhere():
-        try:
+        with UserCode(EquipoiseError) as tried:
             with warnings.catch_warnings(record=True):  # strange examples may well cause some
                 remembers = model.remembers(x, loss, kind.examples(), kind.intruders())
             if remembers:
@@ -186,13 +222,11 @@ def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], 
             )
             with warnings.catch_warnings(record=True) as warned:
                 losses = _losses(model, loss, x, *kind.examples())
-        except EquipoiseError:
-            raise
-        except Exception as error:  # whatever a user's code raises
+        if tried.kind:
             raise InvalidValue(
                 f"the model and loss fail on examples shaped like the clients', {_shapes(kind)}: "
-                f"{told(error)}"
-            ) from None
+                f"{tried.kind_and_place}"
+            )
         for warning in warned:
             raise InvalidValue(
                 f"the model and loss warn on examples shaped like the clients', {_shapes(kind)}: "
@@ -231,7 +265,7 @@ def _check_mean(whole: Tensor, parts: list[Tensor]) -> None:
 
 
 def _shapes(kind: Kind) -> str:
-    """What the clients' examples look like, which is public."""
+    """What examples of this kind look like."""
     pairs = (kind.shape, kind.dtype), (kind.target_shape, kind.target_dtype)
     inputs, targets = (f"{[*shape]} {str(dtype).removeprefix('torch.')}" for shape, dtype in pairs)
     return f"inputs {inputs} and targets {targets}"
@@ -241,10 +275,9 @@ def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) ->
     """The public test set must work with the model, the loss and the metric."""
     if not len(records[0]):
         raise DataError("the test set is empty")
-    try:
+    with UserCode() as tried:
         measure(model, loss, metric, (records,), model.initial())
-    except Exception as error:  # whatever a user's code raises
-        raise InvalidValue(f"model, loss and metric fail on the test set: {told(error)}") from None
+    require(not tried.kind, f"model, loss and metric fail on the test set: {tried.kind_and_place}")
 
 
 def file_spec(path: str) -> TaskSpec:
@@ -260,7 +293,7 @@ def file_spec(path: str) -> TaskSpec:
 
 def task_file(path: str, options: TaskOptions, only: int | None = None) -> Task:
     """The task that a Python file defines by the names model, clients, loss, metric, and perhaps
-    test, pool, learning_rate, iterations, batch, error_name.
+    test, pool, example, learning_rate, iterations, batch, error_name.
 
     It runs with torch seeded by the public seed: initial weights repeat.
     """
@@ -304,11 +337,12 @@ def _run_file(path: str, seed: int) -> dict[str, Any]:
         except BaseException as error:
             if isinstance(error, EquipoiseError) and _is_ours(error):
                 raise
-            raise DataError(
-                f"{path}, line {_line(error, path)}: {type(error).__name__}{_about(error, path)}"
-            ) from None
+            kind_and_line = (
+                f"line {_line(error, path)}: {type(error).__name__}{_about(error, path)}"
+            )
         finally:
             sys.path.pop(0)
+    raise DataError(f"{path}, {kind_and_line}")
 
 
 def _is_ours(error: EquipoiseError) -> bool:

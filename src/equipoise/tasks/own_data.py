@@ -1,8 +1,11 @@
 """A user's own data sets as tensors.
 
-A record that cannot be read, or has not the shape of the others, is marked and counts for nothing:
-no record decides whether a run stops, nor how another is read. What reading raises may hold
-records, so no word of it leaves; only what is wrong with a data set as a whole is an error.
+A record that cannot be read, or is not of the kind of the others, is marked and counts for nothing:
+no record decides whether a run stops. The kind, shapes and types, is that of public examples;
+without any, each client's is that of its own arrays, or else that of most of its records, which is
+outside the guarantee: then a record may decide how the others of its client are read. What reading
+raises may hold records, so no word of it leaves; only what is wrong with a data set as a whole is
+an error.
 """
 
 import warnings
@@ -17,8 +20,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from equipoise.errors import DataError, EquipoiseError, InvalidValue, require
+from equipoise.errors import DataError, EquipoiseError, InvalidValue, UserCode, require
 from equipoise.tasks.made_up import Kind
+
+PLAIN_RULES = Tensor.__torch_dispatch__
+NUMBERS = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex64, torch.complex128),
+}
 
 
 class Examples(NamedTuple):
@@ -106,16 +116,13 @@ class DataSet(NamedTuple):
 
 def read_data_set(data: Any, whose: str, precision: torch.dtype) -> DataSet:
     """All records of a data set, a pair of arrays, or a function that returns one of these."""
-    with warnings.catch_warnings(record=True):  # a warning may hold records, too
-        try:
-            while callable(data) and not hasattr(data, "__getitem__"):
-                data = data()
-            loader = isinstance(data, DataLoader)
-            read = None if loader else _read(data, precision)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # whatever a user's data set raises, SystemExit too
-            raise _unusable(whose, type(error).__name__) from None
+    with UserCode() as tried, warnings.catch_warnings(record=True):  # which may hold records, too
+        while callable(data) and not hasattr(data, "__getitem__"):
+            data = data()
+        loader = isinstance(data, DataLoader)
+        read = None if loader else _read(data, precision)
+    if tried.kind:
+        raise _unusable(whose, tried.kind)
     if read is None:
         raise InvalidValue(
             f"{whose} is a DataLoader, whose order of records is its own: no sample of it is a "
@@ -159,13 +166,23 @@ class Example(NamedTuple):
 
 
 def _example(data: Any, j: int) -> Example:
-    try:
+    with UserCode() as tried:
         given, wanted = data[j]
-        return Example(torch.as_tensor(given), torch.as_tensor(wanted))
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # whatever a user's data set raises
-        return Example(trouble=type(error).__name__)
+        return Example(_plain(given), _plain(wanted))
+    return Example(trouble=tried.kind)
+
+
+def _plain(value: Any) -> Tensor:
+    """Numbers as an ordinary tensor without a history; an error where they are none. Tensors that
+    are sparse, nested, quantized, without values, or compute by rules of their own are none."""
+    with torch._C.DisableTorchFunctionSubclass():
+        tensor = torch.as_tensor(value).detach().as_subclass(Tensor)
+        own_rules = getattr(type(value), "__torch_dispatch__", PLAIN_RULES) != PLAIN_RULES
+        if own_rules or tensor.is_nested or tensor.layout != torch.strided:
+            raise TypeError
+        if tensor.dtype not in NUMBERS:
+            raise TypeError
+        return tensor.cpu()
 
 
 def _is_array(part: Any) -> bool:
@@ -176,7 +193,7 @@ def _array(part: Any, precision: torch.dtype) -> Part:
     """A tensor as it is; of an array or a frame, real numbers in the model's precision, whole
     numbers as torch's losses want labels; bytes, such as pixels, stay bytes."""
     if isinstance(part, Tensor):
-        return Array(part)
+        return Array(_plain(part))
     array = np.array(part)
     if array.dtype.kind not in "biuf":  # objects: one odd cell is enough to make them
         return Singles([_row(row) for row in array])
@@ -187,10 +204,9 @@ def _array(part: Any, precision: torch.dtype) -> Part:
 
 def _row(row: Any) -> Tensor | None:
     """A row of objects as numbers, if it is that."""
-    try:
+    with UserCode():
         return torch.from_numpy(np.asarray(np.asarray(row, dtype=object), dtype=np.float64))
-    except Exception:
-        return None
+    return None
 
 
 def read_clients(
@@ -208,51 +224,66 @@ def read_clients(
     }
 
 
-def possible_kinds(clients: dict[int, DataSet], precision: torch.dtype) -> list[Kind]:
-    """What the examples may be taken for, the likeliest first. Of arrays the type is in doubt: one
-    missing label makes a column of whole numbers real."""
-    inputs = [data.inputs for data in clients.values()]
-    targets = [data.targets for data in clients.values()]
-    input_shape, target_shape = _shape(inputs), _shape(targets)
-    if input_shape is None or target_shape is None:
-        raise _no_kind(clients)
-    types = product(_types(inputs, precision), _types(targets, precision))
-    return [Kind(input_shape, first, target_shape, second) for first, second in types]
+def possible_kinds(data: DataSet, precision: torch.dtype) -> list[Kind]:
+    """What the examples of one client may be taken for, the likeliest first; nothing if none can be
+    read. Of arrays the type is in doubt: one missing label makes a column of whole numbers real."""
+    shape, target_shape = data.inputs.shape(), data.targets.shape()
+    if shape is None or target_shape is None:
+        return []
+    types = product(_types(data.inputs, precision), _types(data.targets, precision))
+    return [Kind(shape, first, target_shape, second) for first, second in types]
 
 
-def _no_kind(clients: dict[int, DataSet]) -> EquipoiseError:
-    """Why there is nothing that the examples could be taken for."""
-    for i, data in clients.items():
-        if data.trouble:
-            return _unusable(f"client {i}", data.trouble)
-    return InvalidValue(
-        "the clients' examples differ in shape or type, or there are none: they must be alike"
-    )
-
-
-def _shape(parts: Sequence[Part]) -> torch.Size | None:
-    """The shape that arrays have in common; without arrays, the one that most clients have most of.
-    None if there is none."""
-    arrays = [part for part in parts if isinstance(part, Array) and part.size]
-    shapes = Counter(part.shape() for part in arrays or parts)
-    del shapes[None]
-    if arrays and len(shapes) > 1:
-        return None
-    return max(shapes, key=lambda shape: shapes[shape], default=None)
-
-
-def _types(parts: Sequence[Part], precision: torch.dtype) -> list[torch.dtype]:
-    """What the parts may be taken for; real numbers may be whole ones."""
-    types = set[torch.dtype]().union(*(part.types() for part in parts))
+def _types(part: Part, precision: torch.dtype) -> list[torch.dtype]:
+    """What a part may be taken for; real numbers may be whole ones."""
+    types = part.types()
     alike = list(types) if len(types) == 1 else []
     if any(kind.is_floating_point for kind in types):
         return list(dict.fromkeys([*alike, precision, torch.int64]))
     return alike or [torch.int64]
 
 
-def fitted_clients(clients: dict[int, DataSet], kind: Kind, number: int) -> tuple[Examples, ...]:
-    """The examples of all clients; those whose data were not looked at have none."""
-    private = {i: as_examples(data, kind) for i, data in clients.items()}
+def kinds_of_example(example: Any, precision: torch.dtype) -> list[Kind]:
+    """What a public (input, target) pair may be taken for."""
+    kinds = possible_kinds(_read([example], precision), precision)
+    require(bool(kinds), "example is not an (input, target) pair of numbers")
+    return kinds
+
+
+def check_arrays(clients: dict[int, DataSet], declared: Sequence[Kind] = ()) -> None:
+    """Refuse clients whose arrays differ in shape from each other, or from what is declared: that
+    is no matter of a record."""
+    for parts, shapes in (
+        ([data.inputs for data in clients.values()], {kind.shape for kind in declared}),
+        ([data.targets for data in clients.values()], {kind.target_shape for kind in declared}),
+    ):
+        shapes |= {part.values.shape[1:] for part in parts if isinstance(part, Array) and part.size}
+        require(
+            len(shapes) <= 1, "the clients' examples differ in shape or type: they must be alike"
+        )
+
+
+def no_kind(clients: dict[int, DataSet]) -> EquipoiseError:
+    """Why there is nothing that the examples could be taken for."""
+    for i, data in clients.items():
+        if data.trouble:
+            return _unusable(f"client {i}", data.trouble)
+    return InvalidValue(
+        "the clients' examples differ in shape or type from what is declared, or there are none"
+    )
+
+
+def kind_is_of_records(clients: dict[int, DataSet]) -> bool:
+    """Whether some client's records come one by one: no array has their shape and type."""
+    return any(isinstance(part, Singles) for data in clients.values() for part in data[:2])
+
+
+def fitted_clients(
+    clients: dict[int, DataSet], kinds: dict[int, Kind], number: int
+) -> tuple[Examples, ...]:
+    """The examples of all clients, each of its kind; those whose data were not looked at have
+    none."""
+    private = {i: as_examples(data, kinds[i]) for i, data in clients.items()}
     empty = Examples(*(part[:0] for part in next(iter(private.values()))))
     return tuple(private.get(i, empty) for i in range(number))
 
@@ -269,7 +300,8 @@ def read_public(data: Any, whose: str, precision: torch.dtype) -> tuple[Tensor, 
     read = read_data_set(data, whose, precision)
     if not read.inputs.size:
         raise DataError(f"{whose} is empty")
-    inputs, targets, odd = as_examples(read, possible_kinds({0: read}, precision)[0])
-    if odd.any():
+    kinds = possible_kinds(read, precision)
+    examples = as_examples(read, kinds[0]) if kinds else None
+    if examples is None or examples.unreadable.any():
         raise _unusable(whose, read.trouble or "examples that are not alike")
-    return inputs, targets
+    return examples.inputs, examples.targets

@@ -179,6 +179,7 @@ class Task:
     learning_rate   the step size where L is unknown
     iterations      local steps in total, if the user does not say
     public          what was taken as public, in sentences
+    outside         what of this was read off private records, and how to avoid that, in sentences
     batch           records in a minibatch; None for all
     test_records    how many records are measured on, where that is work
     fingerprint     of the records, private ones included: in a simulation, to know them again
@@ -200,6 +201,7 @@ class Task:
     learning_rate: float
     iterations: int
     public: tuple[str, ...]
+    outside: tuple[str, ...] = ()
     constant_error: float | None = None
     pool: Table | Clients | None = None
     batch: int | None = None
@@ -215,6 +217,11 @@ class Task:
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}: {len(self.clients.sizes)} clients, d = {self.dimension})"
+
+    @property
+    def notices(self) -> list[str]:
+        """What a reader of a plan or a result must know of the task before anything else."""
+        return [f"OUTSIDE THE GUARANTEE: {sentence}." for sentence in self.outside]
 
     @property
     def dimension(self) -> int:
