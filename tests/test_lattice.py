@@ -203,10 +203,10 @@ def test_a_zero_has_no_sign():
 
 
 def test_noise_without_a_lattice_is_refused():
-    with pytest.raises(InvalidValue, match="without a lattice"):
+    with pytest.raises(InvalidValue, match="noise without a lattice"):
         ClippedRelease(1.0, 1.0, NOT_ROUNDED).release(torch.ones(3), SecretNoise(), 1)
     both = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
-    with pytest.raises(InvalidValue, match="without a lattice"):
+    with pytest.raises(InvalidValue, match="noise without a lattice"):
         ClippedRelease(1.0, both, Lattice(both.flip(0))).release(torch.ones(2, 3), SecretNoise(), 1)
 
 

@@ -91,7 +91,7 @@ def on_lattice(
         return sent
     require(
         bool(((spread == 0) | (gamma > 0)).all()),
-        f"sigma={sigma} without a lattice: noise in floating point protects nobody",
+        "noise without a lattice: in floating point it protects nobody",
     )
     # Where there is no noise any scale will do: a large one is drawn quickly.
     scale = torch.where(gamma > 0, spread / gamma, 2.0**20)
