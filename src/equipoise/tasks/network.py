@@ -225,9 +225,11 @@ class ModelClients:
         except Exception as error:  # whatever a user's code raises where it is taken apart
             slow = f"model: {type(error).__name__} when it is taken apart"
             layout = self._tried(Layout({}, (slow,)), 4)
-        if not self.one_by_one and self.model.mixes_gradients(
-            self.loss, kind.examples(), kind.intruders(), layout
-        ):
+        if self.one_by_one:  # nobody meets anybody
+            return layout
+        if not layout.slow and self.model.mixes_in_company(kind, layout):
+            raise UnsafeModel(f"an example's output depends on {MIXED}")
+        if self.model.mixes_gradients(self.loss, kind.examples(), kind.intruders(), layout):
             raise UnsafeModel(f"an example's gradient depends on {MIXED}")
         return layout
 
