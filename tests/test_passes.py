@@ -152,6 +152,15 @@ def test_a_loss_that_remembers_is_refused():
         task_of(seeded(Net), loss=RunningLoss())
 
 
+class Slots(Net):
+    __slots__ = ("mean",)
+
+
+def test_slots_are_refused():
+    with pytest.raises(UnsafeModel, match="class Slots has __slots__"):
+        task_of(seeded(Slots))
+
+
 class Holder:
     value = 0.0
 
@@ -183,6 +192,15 @@ KEEP = {  # how a model might keep what it saw, and what it finds of it later
         lambda net: getattr(net.inner, "seen", 0.0),
     ),
     "layer": (add_layer, lambda net: net.late.bias.detach() if hasattr(net, "late") else 0.0),
+    "list of the class": (
+        lambda net, x: type(net).queue.append(float(x.mean())),
+        lambda net: sum(net.queue),
+    ),
+    "tensor of the class": (lambda net, x: net.common.add_(x.mean()), lambda net: net.common),
+    "attribute of the class": (
+        lambda net, x: setattr(type(net), "late_mean", float(x.mean())),
+        lambda net: getattr(net, "late_mean", 0.0),
+    ),
     "hook": (
         lambda net, x: net.inner.register_forward_hook(lambda layer, given, out: 2 * out),
         lambda net: 0.0,
@@ -192,6 +210,8 @@ KEEP = {  # how a model might keep what it saw, and what it finds of it later
 
 class Rare(Net):
     """Keeps what it sees only if a certain record is there: no made-up example shows it."""
+
+    queue, common = [], torch.zeros(())
 
     def __init__(self, keep, find):
         super().__init__()
@@ -289,6 +309,42 @@ def test_an_attribute_that_cannot_be_copied_is_named():
 
     with pytest.raises(UnsafeModel, match="attribute numbers of Locked cannot be copied"):
         task_of(Locked())
+
+
+class Late(Net):
+    """Its last layer is created by its first pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = None
+
+    def forward(self, x):
+        if self.head is None:
+            self.head = nn.Linear(2, 2)
+        return self.head(super().forward(x))
+
+
+def test_parameters_that_are_not_there_from_the_start_are_refused():
+    with pytest.raises(InvalidValue, match="creates parameters when it runs"):
+        task_of(seeded(Late))
+    with pytest.raises(InvalidValue, match=r"parameter 0\.weight has no shape yet"):
+        task_of(nn.Sequential(nn.LazyLinear(2)))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_reentrant_checkpointing_of_the_first_layer_is_refused_where_warnings_are_off():
+    class First(Net):
+        def forward(self, x):
+            return self.outer(checkpoint(self.inner, x, use_reentrant=True))
+
+    with pytest.raises(InvalidValue, match="warn on examples"):
+        task_of(seeded(First))
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_the_statement_says_that_nothing_is_kept_outside(unit):
+    result = train(task=task_of(seeded(Net)), unit=unit, epsilon=8, clip=1, iterations=1)
+    assert "Assumed: that model and loss keep nothing outside of themselves" in statement(result)
 
 
 # -------------------------------------------------------------------------------------------------

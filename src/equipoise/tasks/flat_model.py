@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from equipoise.errors import UnsafeModel
+from equipoise.errors import UnsafeModel, require
 from equipoise.privacy.per_example.clipped_sum import (
     Layout,
     clipped_sum,
@@ -46,6 +47,7 @@ class FlatModel:
 
     def __init__(self, module: nn.Module) -> None:
         _check_buffers(module)
+        _check_lazy(module)
         trainable = {
             name: parameter
             for name, parameter in module.named_parameters()
@@ -187,6 +189,13 @@ class FlatModel:
         pairs = zip((*before, x), (*after, leaf.detach()), strict=True)
         return not all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
 
+    def creates_parameters(self, x: Tensor, inputs: Tensor) -> bool:
+        """Whether a pass leaves the module with other parameters than it had."""
+        with one_pass(self._module, named_tensors(x, self.shapes)), torch.no_grad(), _seeded(0):
+            before = {name for name, _ in self._module.named_parameters()}
+            self._module.train()(inputs)
+            return before != {name for name, _ in self._module.named_parameters()}
+
     def checkpoints_reentrantly(self, x: Tensor, inputs: Tensor) -> bool:
         """Whether the model uses the older kind of activation checkpointing, whose gradients reach
         parameters only past `torch.autograd.grad`."""
@@ -259,6 +268,14 @@ def _check_buffers(module: nn.Module) -> None:
             f"buffer {name} is not a parameter, so what it learns would leave a client without "
             "clip and noise; make it a parameter, or compute it where it is used if it is "
             "constant"
+        )
+
+
+def _check_lazy(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        require(
+            not is_lazy(parameter),
+            f"parameter {name} has no shape yet: give its layer all sizes instead of a lazy one",
         )
 
 
