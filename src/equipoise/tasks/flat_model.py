@@ -191,7 +191,8 @@ class FlatModel:
 
     def creates_parameters(self, x: Tensor, inputs: Tensor) -> bool:
         """Whether a pass leaves the module with other parameters than it had."""
-        with one_pass(self._module, named_tensors(x, self.shapes)), torch.no_grad(), _seeded(0):
+        values = named_tensors(x.detach().clone(), self.shapes)
+        with warnings.catch_warnings(record=True), _seeded(0), one_pass(self._module, values):
             before = {name for name, _ in self._module.named_parameters()}
             self._module.train()(inputs)
             return before != {name for name, _ in self._module.named_parameters()}

@@ -4,7 +4,6 @@ import copy
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -37,8 +36,8 @@ def one_pass(module: nn.Module, values: dict[str, Tensor], loss: Any = None) -> 
     memo: dict[int, Any] = {id(part): part for part in before}
     for root in roots:  # the module last: a loss may hold the model that it is the loss of
         memo |= _parameters(root, values if root is module else {})
-    classes = {kind for part in (*before, loss) for kind in _own_classes(type(part))}
-    of_classes = {kind: _attributes(kind) for kind in classes}
+    kinds = {type(part) for part in (*before, loss)}
+    of_classes = {own: _attributes(own) for kind in kinds for own in _own_classes(kind)}
     try:
         for kind, attributes in of_classes.items():
             for name, value in _copies(kind, attributes, memo).items():
@@ -66,7 +65,6 @@ def _copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
-@cache
 def _own_classes(kind: type) -> tuple[type, ...]:
     """Of a class and those it is derived from, the ones that neither Python nor torch defines."""
     own = tuple(k for k in kind.__mro__ if k.__module__.partition(".")[0] not in LIBRARIES)
