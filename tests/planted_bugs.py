@@ -555,8 +555,32 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "one record: only outputs are tried, not gradients",
         "tasks/network.py",
-        "if not self.one_by_one and self.model.mixes_gradients(",
+        "if self.model.mixes_gradients(",
         "if False and self.model.mixes_gradients(",
+    ),
+    (
+        "what a pass writes to a class stays there",
+        "privacy/per_example/one_pass.py",
+        "            _restore(kind, attributes)",
+        "            pass",
+    ),
+    (
+        "one record: no company is tried",
+        "tasks/network.py",
+        "if not layout.slow and self.model.mixes_in_company(kind, layout):",
+        "if False:",
+    ),
+    (
+        "one record: only small batches are tried",
+        "tasks/made_up.py",
+        "BATCHES = (2, 8, 16, 64)",
+        "BATCHES = (2,)",
+    ),
+    (
+        "one record: what is rarely drawn for a batch is not noticed",
+        "tasks/flat_model.py",
+        "return moved or not all(",
+        "return not all(",
     ),
     (
         "one record: no strange examples are tried",

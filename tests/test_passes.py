@@ -3,8 +3,10 @@ the test set. Where records run together, they do not mix."""
 
 import json
 import math
+import random
 from contextlib import suppress
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from equipoise import InvalidValue, UnsafeModel, accuracy, own_task, train
 from equipoise.privacy.per_example.one_pass import one_pass
+from equipoise.privacy.per_example.probes import mixes_in_company
 from equipoise.privacy.statement import statement
 from equipoise.settings import Settings
 from equipoise.sweeps.keys import run_key
@@ -149,6 +152,15 @@ def test_a_loss_that_remembers_is_refused():
         task_of(seeded(Net), loss=RunningLoss())
 
 
+class Slots(Net):
+    __slots__ = ("mean",)
+
+
+def test_slots_are_refused():
+    with pytest.raises(UnsafeModel, match="class Slots has __slots__"):
+        task_of(seeded(Slots))
+
+
 class Holder:
     value = 0.0
 
@@ -180,6 +192,15 @@ KEEP = {  # how a model might keep what it saw, and what it finds of it later
         lambda net: getattr(net.inner, "seen", 0.0),
     ),
     "layer": (add_layer, lambda net: net.late.bias.detach() if hasattr(net, "late") else 0.0),
+    "list of the class": (
+        lambda net, x: type(net).queue.append(float(x.mean())),
+        lambda net: sum(net.queue),
+    ),
+    "tensor of the class": (lambda net, x: net.common.add_(x.mean()), lambda net: net.common),
+    "attribute of the class": (
+        lambda net, x: setattr(type(net), "late_mean", float(x.mean())),
+        lambda net: getattr(net, "late_mean", 0.0),
+    ),
     "hook": (
         lambda net, x: net.inner.register_forward_hook(lambda layer, given, out: 2 * out),
         lambda net: 0.0,
@@ -189,6 +210,8 @@ KEEP = {  # how a model might keep what it saw, and what it finds of it later
 
 class Rare(Net):
     """Keeps what it sees only if a certain record is there: no made-up example shows it."""
+
+    queue, common = [], torch.zeros(())
 
     def __init__(self, keep, find):
         super().__init__()
@@ -288,6 +311,42 @@ def test_an_attribute_that_cannot_be_copied_is_named():
         task_of(Locked())
 
 
+class Late(Net):
+    """Its last layer is created by its first pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = None
+
+    def forward(self, x):
+        if self.head is None:
+            self.head = nn.Linear(2, 2)
+        return self.head(super().forward(x))
+
+
+def test_parameters_that_are_not_there_from_the_start_are_refused():
+    with pytest.raises(InvalidValue, match="creates parameters when it runs"):
+        task_of(seeded(Late))
+    with pytest.raises(InvalidValue, match=r"parameter 0\.weight has no shape yet"):
+        task_of(nn.Sequential(nn.LazyLinear(2)))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_reentrant_checkpointing_of_the_first_layer_is_refused_where_warnings_are_off():
+    class First(Net):
+        def forward(self, x):
+            return self.outer(checkpoint(self.inner, x, use_reentrant=True))
+
+    with pytest.raises(InvalidValue, match="warn on examples"):
+        task_of(seeded(First))
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_the_statement_says_that_nothing_is_kept_outside(unit):
+    result = train(task=task_of(seeded(Net)), unit=unit, epsilon=8, clip=1, iterations=1)
+    assert "Assumed: that model and loss keep nothing outside of themselves" in statement(result)
+
+
 # -------------------------------------------------------------------------------------------------
 # records that mix
 
@@ -384,6 +443,128 @@ def test_models_whose_records_mix_are_refused_unless_they_are_isolated(make):
     result = train(task=task, unit="record", epsilon=8, clip=1, iterations=2, isolate=True)
     assert result.private
     assert any("in a pass of its own (isolate)" in notice for notice in result.notices)
+
+
+FILLER = 299
+
+
+def texts(number=9):
+    return torch.randint(0, FILLER, (number, 12)), torch.arange(number) % 2
+
+
+def rows(number=9):
+    return torch.rand(number, 4), torch.arange(number) % 2
+
+
+def grey(number=9):
+    return torch.randint(0, 16, (number, 4), dtype=torch.uint8), torch.arange(number) % 2
+
+
+def whitened(x):
+    if len(x) <= x.shape[1]:
+        return x
+    root = torch.linalg.cholesky(torch.cov(x.T) + 1e-3 * torch.eye(x.shape[1]))
+    return (x - x.mean(0)) @ torch.linalg.inv(root).T
+
+
+def in_groups(x):
+    whole = len(x) // 8 * 8
+    groups = x[:whole].view(-1, 8, 4)
+    return torch.cat([(groups - groups.mean(1, keepdim=True)).view(-1, 4), x[whole:]])
+
+
+def smoothed(x):
+    near = torch.cdist(x, x).topk(min(len(x), 6), largest=False).indices
+    return x[near].mean(1) if len(x) > 5 else x
+
+
+def trimmed(x):
+    return x[:, : int((x != FILLER).sum(1).max())]
+
+
+RESHAPED = {  # what is done to a batch before an ordinary network, and its records
+    "missing by the mean": (lambda x: torch.where(x.isnan(), x.nanmean(0), x), rows),
+    "missing by the median": (lambda x: torch.where(x.isnan(), x.nanmedian(), x), rows),
+    "standardised if many": (lambda x: (x - x.mean(0)) / x.std(0) if len(x) > 8 else x, rows),
+    "only in batches of 64": (lambda x: x - x.mean(0) if len(x) == 64 else x, rows),
+    "pixels or not": (lambda x: x / 255 if (x > 1).any() else x, rows),
+    "percent or not": (lambda x: x / 100 if (x > 20).any() else x, rows),
+    "grey levels": (lambda x: x.float() / (255 if x.max() > 15 else 15), grey),
+    "whitened": (whitened, rows),
+    "in groups": (in_groups, rows),
+    "nearest neighbours": (smoothed, rows),
+    "trimmed": (trimmed, texts),
+    "special words": (lambda x: x * (x > 20) if (x > 20).any() else x, texts),
+    "the last word": (lambda x: 0 * x if (x == FILLER).any() else x, texts),
+}
+
+
+class Reshaped(nn.Module):
+    def __init__(self, first, words):
+        super().__init__()
+        self.first = first
+        self.words = nn.Embedding(FILLER + 1, 4) if words else None
+        self.out = Net()
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.out(x if self.words is None else self.words(x).mean(1))
+
+
+def reshaped(first, records):
+    model = seeded(lambda: Reshaped(first, records is texts))
+    return own_task(model, [records()] * 2, functional.cross_entropy, accuracy)
+
+
+@pytest.mark.parametrize("name", RESHAPED)
+def test_batches_of_many_sizes_and_sorts_are_tried(name):
+    with pytest.raises(UnsafeModel, match="depends on the other examples of its batch"):
+        reshaped(*RESHAPED[name]).clients.check_records()
+
+
+BY_RECORD = {  # the same by record
+    "missing": (lambda x: x.nan_to_num(0.5), rows),
+    "standardised": (lambda x: (x - x.mean(1, True)) / (x.std(1, keepdim=True) + 1e-3), rows),
+    "pixels or not": (lambda x: torch.where(x.amax(1, True) > 1, x / 255, x), rows),
+    "grey levels": (lambda x: x.float() / 15, grey),
+    "special words": (lambda x: torch.where((x > 20).any(1, True), x * (x > 20), x), texts),
+    "few words": (lambda x: x.clamp(max=9), texts),
+}
+
+
+@pytest.mark.parametrize("name", BY_RECORD)
+def test_what_is_done_by_record_is_accepted(name):
+    clients = reshaped(*BY_RECORD[name]).clients
+    assert not clients.layout.slow
+    assert not clients.one_by_one
+
+
+RARELY = {
+    "by torch": lambda x: x - x.mean(0) if torch.rand(()) < 1e-9 else x,
+    "by random": lambda x: x - x.mean(0) if random.random() < 1e-9 else x,
+    "by numpy": lambda x: x - x.mean(0) if np.random.rand() < 1e-9 else x,
+}
+
+
+@pytest.mark.parametrize("name", RARELY)
+def test_what_is_drawn_for_a_batch_makes_records_run_one_by_one(name):
+    """Also where it nearly never does anything."""
+    assert reshaped(RARELY[name], rows).clients.one_by_one
+
+
+def test_a_large_model_is_tried_less():
+    ran = []
+
+    def run(inputs):
+        ran.append(len(inputs))
+        return inputs
+
+    pair = torch.zeros(2, 1)
+    companies = [(pair, [torch.ones(6, 1), torch.ones(10, 1)]), (pair, [torch.ones(1, 1)])]
+    for examples, expected in ((100, [1, 1, 8, 12, 1, 1, 3]), (19, [1, 1, 8])):
+        ran.clear()
+        assert not mixes_in_company(run, companies, examples)
+        assert ran == expected
 
 
 def test_words_that_change_a_whole_batch_are_found():

@@ -286,6 +286,11 @@ def _not_covered(result: Result) -> list[str]:
             "precision rounds away in a batch does not matter. The first was tried on made-up "
             "records, which is no proof; a run with isolate assumes neither."
         )
+    if result.L is None:
+        items.append(
+            "Assumed: that model and loss keep nothing outside of themselves, in global variables, "
+            "variables that a function closes over, or files."
+        )
     if result.run.diagnostics:
         items.append("The diagnostics, which show private values without noise.")
     if result.run.trust == "secure-aggregation":

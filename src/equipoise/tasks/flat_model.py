@@ -1,19 +1,34 @@
 """An nn.Module as a function of one flat vector, so that algorithms need to know vectors only."""
 
 import math
+import random
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
-from equipoise.errors import UnsafeModel
-from equipoise.privacy.per_example.clipped_sum import Layout, clipped_sum, layout_of
+from equipoise.errors import UnsafeModel, require
+from equipoise.privacy.per_example.clipped_sum import (
+    Layout,
+    clipped_sum,
+    layout_of,
+    together,
+)
 from equipoise.privacy.per_example.one_pass import Loss, one_pass
-from equipoise.privacy.per_example.probes import Batch, mixes_examples, mixes_gradients
+from equipoise.privacy.per_example.probes import (
+    AFFORDABLE,
+    Batch,
+    mixes_examples,
+    mixes_gradients,
+    mixes_in_company,
+)
 from equipoise.seeds import digest
+from equipoise.tasks.made_up import Kind
 
 DROPOUT = {
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
@@ -32,6 +47,7 @@ class FlatModel:
 
     def __init__(self, module: nn.Module) -> None:
         _check_buffers(module)
+        _check_lazy(module)
         trainable = {
             name: parameter
             for name, parameter in module.named_parameters()
@@ -109,6 +125,31 @@ class FlatModel:
         with self._without_dropout():
             return mixes_gradients(sum_of, batch, intruders)
 
+    def mixes_in_company(self, kind: Kind, layout: Layout) -> bool:
+        """Whether an example's output depends on how many others run with it, or on what these
+        are. The more numbers the model keeps for an example, the less is tried."""
+        values = named_tensors(self.somewhere()[1], self.shapes)
+
+        def run(inputs: Tensor) -> Tensor:
+            with one_pass(self._module, values):
+                outputs: Tensor = self._module.train()(inputs)
+                return outputs
+
+        each = max(1, layout.numbers)
+        companies = kind.companies(together(layout, self.dimension), self._ids())
+        with warnings.catch_warnings(record=True), self._without_dropout(), torch.no_grad():
+            return mixes_in_company(run, companies, AFFORDABLE // each)
+
+    def _ids(self) -> set[int]:
+        """The last words of the model's vocabularies, and those that it takes for filling up."""
+        tables = [
+            part
+            for part in self._module.modules()
+            if isinstance(part, nn.Embedding | nn.EmbeddingBag)
+        ]
+        fillers = {table.padding_idx for table in tables if table.padding_idx is not None}
+        return {table.num_embeddings - 1 for table in tables} | fillers
+
     def somewhere(self) -> list[Tensor]:
         """Parameters to try a model at: the initial ones, which may be zero and hide much, and some
         near and far."""
@@ -123,13 +164,15 @@ class FlatModel:
 
     def random_beyond_dropout(self, examples: Tensor) -> bool:
         """Whether something in the module draws at random besides dropout, which draws for every
-        example by itself."""
-        values, outputs = named_tensors(self.somewhere()[1], self.shapes), []
+        example by itself: outputs differ, or a generator of random numbers has moved on."""
+        values, outputs, moved = named_tensors(self.somewhere()[1], self.shapes), [], False
         with self._without_dropout(), torch.no_grad():
             for seed in range(5):
                 with _seeded(seed), one_pass(self._module, values):
+                    before = _generators()
                     outputs.append(self._module.train()(examples))
-        return not all(torch.equal(outputs[0], other) for other in outputs[1:])
+                    moved = moved or _generators() != before
+        return moved or not all(torch.equal(outputs[0], other) for other in outputs[1:])
 
     def remembers(self, x: Tensor, loss: Loss, batch: Batch, others: Iterable[Batch]) -> bool:
         """Whether passes on the other batches, forward and backward, change what the model or the
@@ -145,6 +188,14 @@ class FlatModel:
             after = self._seen(loss, *batch)
         pairs = zip((*before, x), (*after, leaf.detach()), strict=True)
         return not all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
+
+    def creates_parameters(self, x: Tensor, inputs: Tensor) -> bool:
+        """Whether a pass leaves the module with other parameters than it had."""
+        values = named_tensors(x.detach().clone(), self.shapes)
+        with warnings.catch_warnings(record=True), _seeded(0), one_pass(self._module, values):
+            before = {name for name, _ in self._module.named_parameters()}
+            self._module.train()(inputs)
+            return before != {name for name, _ in self._module.named_parameters()}
 
     def checkpoints_reentrantly(self, x: Tensor, inputs: Tensor) -> bool:
         """Whether the model uses the older kind of activation checkpointing, whose gradients reach
@@ -181,6 +232,11 @@ def _seeded(*draw: int) -> Iterator[None]:
         yield
 
 
+def _generators() -> tuple[bytes, object, object]:
+    """Where the common generators of random numbers stand."""
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), repr(np.random.get_state())
+
+
 def _nodes(last: Any) -> Iterator[Any]:
     """All nodes of autograd's graph before this one, and itself."""
     todo, known = [last], {None}
@@ -213,6 +269,14 @@ def _check_buffers(module: nn.Module) -> None:
             f"buffer {name} is not a parameter, so what it learns would leave a client without "
             "clip and noise; make it a parameter, or compute it where it is used if it is "
             "constant"
+        )
+
+
+def _check_lazy(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        require(
+            not is_lazy(parameter),
+            f"parameter {name} has no shape yet: give its layer all sizes instead of a lazy one",
         )
 
 

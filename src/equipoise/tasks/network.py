@@ -218,9 +218,11 @@ class ModelClients:
         if apart.kind:
             slow = f"model: {apart.kind} when it is taken apart"
             layout = self._tried(Layout({}, (slow,)), 4, kind)
-        if not self.one_by_one and self.model.mixes_gradients(
-            self.loss, kind.examples(), kind.intruders(), layout
-        ):
+        if self.one_by_one:  # nobody meets anybody
+            return layout
+        if not layout.slow and self.model.mixes_in_company(kind, layout):
+            raise UnsafeModel(f"an example's output depends on {MIXED}")
+        if self.model.mixes_gradients(self.loss, kind.examples(), kind.intruders(), layout):
             raise UnsafeModel(f"an example's gradient depends on {MIXED}")
         return layout
 

@@ -216,11 +216,17 @@ def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], 
                     "itself: that would carry data from one record or client to the next"
                 )
             require(
+                not model.creates_parameters(x, kind.examples()[0]),
+                "the model creates parameters when it runs, which would never be trained: create "
+                "all of them in __init__",
+            )
+            require(
                 not model.checkpoints_reentrantly(x, kind.examples()[0]),
                 "the model uses activation checkpointing with use_reentrant=True, which loses the "
                 "gradients of what it computes again: pass use_reentrant=False",
             )
             with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")  # whatever filters the user has set
                 losses = _losses(model, loss, x, *kind.examples())
         if tried.kind:
             raise InvalidValue(

@@ -22,6 +22,7 @@ from equipoise.privacy.per_example.books import Entry, run_with_books
 from equipoise.privacy.per_example.one_pass import Loss, one_pass
 from equipoise.privacy.per_example.shares import PIECE, Share, materialised
 
+TOGETHER = 64  # examples that run together at most
 NUMBERS = 2**27  # about how many numbers may be kept for the examples that run together
 
 
@@ -47,7 +48,7 @@ def clipped_sum(
     targets: Tensor,
     C: float,
     layout: Layout,
-    micro_batch: int = 64,
+    micro_batch: int = TOGETHER,
 ) -> dict[str, Tensor]:
     """For each trainable parameter the sum over all examples of their gradients, each clipped to
     C over all parameters.
@@ -63,8 +64,7 @@ def clipped_sum(
     values = _values(module, parameters)
     totals: dict[str, Tensor] = {}
     dimension = sum(value.numel() for value in values.values())
-    of_one = layout.numbers + (dimension if layout.slow else 0)
-    micro_batch = min(micro_batch, max(1, NUMBERS // max(1, of_one)))
+    micro_batch = min(micro_batch, together(layout, dimension))
     for start in range(0, len(inputs), micro_batch):
         x, y = inputs[start : start + micro_batch], targets[start : start + micro_batch]
         shares = None if layout.slow else _from_books(module, values, loss, x, y, layout)
@@ -81,6 +81,12 @@ def clipped_sum(
         name: totals[name] if name in totals else torch.zeros_like(value, dtype=torch.float64)
         for name, value in values.items()
     }
+
+
+def together(layout: Layout, dimension: int) -> int:
+    """How many examples of a model with so many parameters run together at most."""
+    of_one = layout.numbers + (dimension if layout.slow else 0)
+    return min(TOGETHER, max(1, NUMBERS // max(1, of_one)))
 
 
 def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) -> Layout:

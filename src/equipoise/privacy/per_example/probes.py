@@ -14,6 +14,7 @@ Sum = Callable[[Tensor, Tensor, float], Tensor]
 """(inputs, targets, C) -> the sum [d] of the examples' clipped gradients, the same every time."""
 
 TOLERANCE = 1e-3  # of the longest gradient: rounding is far below it, a batch's statistics above
+AFFORDABLE = 2**28  # numbers that a model keeps for all examples it is tried on in some company
 
 
 def mixes_examples(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) -> bool:
@@ -55,6 +56,40 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(
         a, b, tolerance, tolerance * float(a.abs().nan_to_num(0, 0).max()), equal_nan=True
     )
+
+
+def mixes_in_company(
+    run: Callable[[Tensor], Tensor], companies: Iterable[tuple[Tensor, list[Tensor]]], examples: int
+) -> bool:
+    """Whether the outputs for a pair of examples depend on the others that stand between them:
+    each must be as if it were alone. It stops before more than so many examples have been run."""
+    for pair, company in companies:
+        examples -= 2
+        if examples < 0:
+            break
+        with suppress(Exception):  # a model may fail on them, as it may on a record
+            alone = torch.cat([run(pair[:1]), run(pair[1:])])
+            for others in company:
+                examples -= 2 + len(others)
+                if examples >= 0 and _notice(run, pair, others, alone):
+                    return True
+    return False
+
+
+def _notice(run: Callable[[Tensor], Tensor], pair: Tensor, others: Tensor, alone: Tensor) -> bool:
+    """Whether a pair's outputs differ from what they are alone, if the model works on them."""
+    try:
+        among = run(torch.cat([pair[:1], others, pair[1:]]))[[0, -1]]
+    except Exception:  # as it may on a record
+        return False
+    return alone.shape != among.shape or not _alike(alone, among)
+
+
+def _alike(a: Tensor, b: Tensor) -> bool:
+    """Equal but for rounding, which a deep model may enlarge."""
+    finite = a[a.isfinite()].abs()
+    largest = float(finite.max()) if finite.numel() else 0.0
+    return torch.allclose(a, b, 0, TOLERANCE * largest, equal_nan=True)
 
 
 def mixes_gradients(sum_of: Sum, batch: Batch, intruders: Iterable[Batch]) -> bool:
