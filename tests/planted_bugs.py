@@ -459,10 +459,10 @@ BUGS = [  # what is wrong, file, old text, new text
         "kept = float(bell.sum() / (bell @ np.cosh(k / scale * t)))",
     ),
     (
-        "rejected numbers are drawn again from the same bits",
+        "rejected numbers are kept in the end",
         "privacy/samplers.py",
-        'drawn = np.frombuffer(number.more("again", 24), "<u8")',
-        'drawn = np.frombuffer(number._replace(attempt=1).more("again", 24), "<u8")',
+        "        k, coin = _once_more(drawn[:2], number, scale), int(drawn[2])",
+        "        coin = int(drawn[2])",
     ),
     (
         "the clip does not make room for rounding",
