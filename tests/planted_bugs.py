@@ -664,7 +664,7 @@ BUGS = [  # what is wrong, file, old text, new text
         "    if False:",
     ),
     (
-        "one record: what is released is remembered by subtracting what is private",
+        "what is released is remembered by subtracting what is private",
         "algorithms/dp_scaffnew.py",
         "x_hat=state.x + eta / p * state.h + release",
         "x_hat=state.x_hat - (update - release)",
