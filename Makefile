@@ -22,7 +22,7 @@ lint: install-dev  ## style and types alone
 wheel-check:  ## build the wheel, install it without extras in a new environment, and try the command there
 	PYTHON=$(PYTHON) .ci/wheel-check
 
-planted-bugs: install-dev  ## plant privacy bugs one by one and see a test catch each (about half an hour)
+planted-bugs: install-dev  ## plant privacy bugs one by one and see a test catch each (about an hour)
 	$(BIN)/python tests/planted_bugs.py
 
 crash-test: install-dev  ## kill a sweep twenty times; nothing may be lost or doubled (about five minutes)
