@@ -16,7 +16,7 @@ import torch
 from equipoise.privacy.clip import ClippedRelease, clip
 from equipoise.privacy.lattice import Lattice, Sums, discrete_sigma, spacing
 from equipoise.privacy.noise import SecretNoise
-from equipoise.privacy.samplers import Stream, unit_pairs
+from equipoise.privacy.samplers import Stream
 
 NUMBERS, TURNS, AT_ONCE = 10**6, 9, 1 << 15
 SIGMA = 3.0
@@ -27,7 +27,10 @@ def box_muller() -> np.ndarray:
     stream, pairs = Stream(os.urandom(32), os.urandom(16)), np.empty((NUMBERS // 2, 2))
     for first in range(0, len(pairs), AT_ONCE):
         part = pairs[first : first + AT_ONCE]
-        part[:], _ = unit_pairs(stream.blocks(first, len(part)))
+        uniform = (stream.blocks(first, len(part)) + 0.5) * 2.0**-64
+        radius, angle = np.sqrt(-2 * np.log(uniform[:, 0])), 2 * np.pi * uniform[:, 1]
+        np.multiply(radius, np.cos(angle), out=part[:, 0])
+        np.multiply(radius, np.sin(angle), out=part[:, 1])
     return pairs.reshape(-1)
 
 
