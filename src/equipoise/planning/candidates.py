@@ -14,9 +14,8 @@ from equipoise.privacy.promise import Promise
 
 @dataclass(frozen=True)
 class Candidate:
-    """K rounds of tau local steps, step size, clip, server step; and what it is expected to
-    leave.
-    """
+    """K rounds of tau local steps, step size, clip, server step; where it begins (`warm`: at the
+    public model), and what it returns."""
 
     algorithm: str
     eta: float
@@ -26,8 +25,8 @@ class Candidate:
     gamma: float
     noise_in: NoiseIn | None = None
     options: Options = field(default_factory=dict)
-    excess: float = math.nan
-    standard_error: float = math.nan
+    warm: bool = False
+    returns: Returns = "last"
 
     @property
     def iterations(self) -> int:

@@ -1,55 +1,74 @@
-"""Stage two: the real algorithm on the surrogate, by successive halving with common random
-numbers.
+"""Trials: the real algorithm in all worlds, many plans in one computation.
+
+Common random numbers: a seed's noise in a round is the same for every plan. Noise is added in
+floating point: what a lattice changes is far below what a trial can tell.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.algorithms import Gradient, Hyper, algorithm_spec
+from equipoise.algorithms import Hyper, algorithm_spec
 from equipoise.algorithms.schedule import periodic
-from equipoise.fleets import SimulatedFleet, server_rounds
+from equipoise.fleets import Broadcast, Fleet, SimulatedFleet, server_rounds
 from equipoise.planning.candidates import Candidate
-from equipoise.planning.surrogate import Surrogate
-from equipoise.privacy.mechanisms.mechanism import Releaser
-from equipoise.privacy.noise import NoiseSource
+from equipoise.planning.worlds import Worlds
+from equipoise.privacy.clip import own_lattice
+from equipoise.privacy.lattice import NOT_ROUNDED
+from equipoise.privacy.mechanisms.mechanism import Mechanism
 from equipoise.privacy.samplers import Law
 from equipoise.seeds import stream
+
+AT_ONCE = 4_000_000  # numbers in the clients' models of one computation
+
+
+class Level(NamedTuple):
+    """The noise of a plan: of each stand-in [clients], and of their average where the message is
+    noised; `place` is where it enters."""
+
+    place: Mechanism
+    sigma: tuple[float, ...]
+
+    @property
+    def averaged(self) -> float:
+        return math.sqrt(sum(sigma**2 for sigma in self.sigma)) / len(self.sigma)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A plan that was tried: the final models of all seeds [seeds, d], their excess losses, the
-    share of clipped messages."""
+    """A plan that was tried: its final models in every world and for every seed [worlds, seeds, d],
+    and their excess losses."""
 
     candidate: Candidate
     x: Tensor
     excess: Tensor
-    clipped: float
 
     @property
     def mean(self) -> float:
         return float(self.excess.mean())
 
-    @property
-    def standard_error(self) -> float:
-        return float(self.excess.std() / math.sqrt(len(self.excess)))
-
 
 class TrialNoise:
-    """Normals of run `seeds[r]`, client i and round k that are the same for every plan."""
+    """Normals of seeds first, first + 1, ... in every world, the same for every plan."""
 
     name = "trial"
 
-    def __init__(self, seeds: range) -> None:
-        self._seeds = seeds
+    def __init__(self, worlds: int, seeds: range) -> None:
+        self._worlds, self._seeds = worlds, seeds
+
+    def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """[worlds, 1, seeds, ...] for models [worlds, plans, seeds, ...]."""
+        rest = shape[3:]
+        draws = [_normals(seed, round, (self._worlds, 1, 1, *rest)) for seed in self._seeds]
+        return np.concatenate(draws, axis=2)
 
     def whole(
         self, law: Law, round: int, shape: tuple[int, ...], scale: Any
@@ -58,71 +77,119 @@ class TrialNoise:
         noise: NDArray[np.float64] = np.rint(scale * self.normals(round, shape))
         return noise
 
-    def normals(self, round: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return np.stack([_normals(seed, round, *shape[-2:]) for seed in self._seeds])
-
     def uniforms(self, step: int, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        rows = [stream(seed, "rehearsed sample", step).random(shape[-2:]) for seed in self._seeds]
+        rows = [stream(seed, "trial sample", step).random(shape[-2:]) for seed in self._seeds]
         return np.stack(rows)
 
 
-@lru_cache(maxsize=4096)
-def _normals(seed: int, round: int, clients: int, d: int) -> NDArray[np.float64]:
-    return stream(seed, "rehearsal", round).standard_normal((clients, d))
+@lru_cache(maxsize=8192)
+def _normals(seed: int, round: int, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    return stream(seed, "trial", round).standard_normal(shape, dtype=np.float32)
 
 
-def try_plan(
-    surrogate: Surrogate,
-    candidate: Candidate,
-    gradient: Gradient,
-    releaser: Releaser,
-    noise: NoiseSource,
-    runs: int,
-) -> Trial:
-    """The real algorithm on the surrogate with these gradients and this noise, `runs` times in one
-    computation."""
-    hyper = Hyper(candidate.eta, 1 / candidate.local_steps, candidate.clip, candidate.options)
-    algorithm = algorithm_spec(candidate.algorithm).make(hyper)
-    fleet = SimulatedFleet(surrogate.number, gradient, algorithm, releaser, noise)
-    start = surrogate.x0.expand(runs, -1)
-    x, clipped = start, 0.0
-    schedule = periodic(candidate.iterations, candidate.local_steps)
-    for round in server_rounds(start, schedule, fleet, candidate.gamma):
-        assert fleet.memory is not None
-        x = round.x
-        beyond = fleet.memory.update.norm(dim=-1) > candidate.clip
-        clipped += float(beyond.double().mean()) / candidate.rounds
-    return Trial(candidate, x.double(), surrogate.excess(x).double(), clipped)
+@dataclass(frozen=True)
+class NoisyMean:
+    """A fleet whose mean release gets the noise that its clients' noise would average to: the same
+    law, wherever clients do not look at their own noise."""
+
+    fleet: Fleet
+    sigma: Tensor
+    noise: TrialNoise
+
+    def exchange(self, broadcast: Broadcast) -> Tensor:
+        mean = self.fleet.exchange(broadcast)
+        return mean + self.sigma * torch.tensor(
+            self.noise.normals(broadcast.round, tuple(mean.shape))
+        )
 
 
-Stages = tuple[tuple[int, int], ...]
-"""(seeds, survivors) of each stage of a race."""
+def try_all(
+    worlds: Worlds,
+    candidates: Sequence[Candidate],
+    level: Callable[[Candidate], Level],
+    seeds: range,
+) -> list[Trial]:
+    """Every candidate in every world for every seed: two trials of each, one that returns the last
+    model and one that returns the average (only the last where there is one round)."""
+    trials: list[Trial] = []
+    for _, alike in groupby(sorted(candidates, key=_key), key=_key):
+        rest = list(alike)
+        width = len(worlds.rows) * len(seeds) * worlds.number * len(worlds.x0)
+        count = max(1, AT_ONCE // width)
+        while rest:
+            trials += _run(worlds, rest[:count], [level(c) for c in rest[:count]], seeds)
+            rest = rest[count:]
+    return trials
 
 
-def race(
-    candidates: list[Candidate], tried_on: Callable[[Candidate, range], Trial], stages: Stages
-) -> Trial:
-    """Successive halving: after `seeds` seeds the best `keep` go on. The winner, with all its
-    seeds."""
-    tried: dict[int, list[Trial]] = {i: [] for i in range(len(candidates))}
-    before = 0
-    for seeds, keep in stages:
-        for i, parts in tried.items():
-            parts.append(tried_on(candidates[i], range(before, seeds)))
-        before = seeds
-        order = sorted(tried, key=lambda i: _mean(tried[i]))
-        tried = {i: tried[i] for i in order[:keep]}
-    return _joined(next(iter(tried.values())))
+def _key(candidate: Candidate) -> tuple[Any, ...]:
+    """What plans of one computation have in common; their rounds are within a factor of two."""
+    return (
+        candidate.algorithm,
+        candidate.noise_in or "",
+        tuple(sorted(candidate.options.items())),
+        candidate.warm,
+        candidate.eta,
+        candidate.local_steps,
+        math.floor(math.log2(candidate.rounds)),
+    )
 
 
-def _mean(parts: list[Trial]) -> float:
-    return float(torch.cat([part.excess for part in parts]).mean())
+def _run(
+    worlds: Worlds, plans: list[Candidate], levels: list[Level], seeds: range
+) -> list[Trial]:
+    first, noise = plans[0], TrialNoise(len(worlds.rows), seeds)
+    clip = _column([plan.clip for plan in plans])
+    hyper = Hyper(first.eta, 1 / first.local_steps, clip, first.options)
+    spec = algorithm_spec(first.algorithm)
+    place, rates = levels[0].place, (1.0,) * worlds.number
+    start = worlds.public if first.warm else worlds.x0
+    assert start is not None
+    x = start.expand(len(worlds.rows), len(plans), len(seeds), -1)
+    most = max(plan.rounds for plan in plans)
+    schedule = periodic(most * first.local_steps, first.local_steps)
+    sigma = torch.tensor([level.sigma for level in levels])[:, None, :, None]
+    fleet: Fleet
+    if place.noises_message and spec.memory(first.options) != "released":
+        gradient = place.gradient(worlds.clients, clip, 0.0, NOT_ROUNDED, rates, noise)
+        releaser = place.releaser(clip, 0.0, NOT_ROUNDED)
+        quiet = SimulatedFleet(worlds.number, gradient, spec.make(hyper), releaser, noise)
+        averaged = torch.tensor([level.averaged for level in levels])[:, None, None]
+        fleet = NoisyMean(quiet, averaged, noise)
+    else:
+        lattice = own_lattice(0.0, sigma) if place.noises_message else None
+        gradient = place.gradient(worlds.clients, clip, sigma, lattice, rates, noise)
+        releaser = place.releaser(clip, sigma, lattice or NOT_ROUNDED)
+        fleet = SimulatedFleet(worlds.number, gradient, spec.make(hyper), releaser, noise)
+    gamma = torch.tensor([plan.gamma for plan in plans], dtype=x.dtype)[:, None, None]
+    average, total = torch.zeros_like(x[..., :1]).expand(x.shape).clone(), 0
+    last, averages = torch.empty(x.shape), torch.empty(x.shape)
+    for round in server_rounds(x, schedule, fleet, gamma):
+        weight = round.number**3
+        total += weight
+        average += (round.x - average) * (weight / total)
+        for p, plan in enumerate(plans):
+            if plan.rounds == round.number:
+                last[:, p], averages[:, p] = round.x[:, p], average[:, p]
+    return [
+        trial
+        for p, plan in enumerate(plans)
+        for trial in _returned(worlds, plan, last[:, p], averages[:, p])
+    ]
 
 
-def _joined(parts: list[Trial]) -> Trial:
-    sizes = [len(part.excess) for part in parts]
-    clipped = sum(part.clipped * n for part, n in zip(parts, sizes, strict=True)) / sum(sizes)
-    x = torch.cat([part.x for part in parts])
-    joined = Trial(parts[0].candidate, x, torch.cat([part.excess for part in parts]), clipped)
-    known = replace(joined.candidate, excess=joined.mean, standard_error=joined.standard_error)
-    return replace(joined, candidate=known)
+def _returned(worlds: Worlds, plan: Candidate, last: Tensor, average: Tensor) -> list[Trial]:
+    models = {"last": last} if plan.rounds == 1 else {"last": last, "average": average}
+    return [
+        Trial(replace(plan, returns=returns), x, _finite(worlds.excess(x)))
+        for returns, x in models.items()
+    ]
+
+
+def _finite(excess: Tensor) -> Tensor:
+    return torch.where(excess.isfinite(), excess, math.inf)
+
+
+def _column(numbers: list[float]) -> Tensor:
+    """One for each plan, against [worlds, plans, seeds, clients, d]."""
+    return torch.tensor(numbers, dtype=torch.float64)[:, None, None, None]

@@ -198,13 +198,23 @@ class LinearClients:
         )
 
     @staticmethod
-    def stacked(rows: "list[LinearClients]") -> "LinearClients":
+    def stacked(rows: "list[LinearClients]", axes: int = 1) -> "LinearClients":
         """The clients of several tasks alike in one, for gradients at x [tasks, settings, clients,
-        d]."""
+        d], with as many axes of settings as are said."""
         batches = [row.minibatches for row in rows if isinstance(row.minibatches, Minibatches)]
         minibatches = StackedMinibatches(batches) if batches else None
+        tensors = _stacked(rows, "features", "targets", "weights", axes=axes)
+        return replace(rows[0], **tensors, minibatches=minibatches)
+
+    def padded(self, length: int) -> Self:
+        """The same clients, with records of weight zero up to this length."""
+        more = length - self.features.shape[1]
+        pad = nn.functional.pad
         return replace(
-            rows[0], **_stacked(rows, "features", "targets", "weights"), minibatches=minibatches
+            self,
+            features=pad(self.features, (0, 0, 0, more)),
+            targets=pad(self.targets, (0, 0, 0, more)),
+            weights=pad(self.weights, (0, more)),
         )
 
     def single(self) -> Self:
@@ -290,9 +300,11 @@ def linear_measure(table: Table, link: Link) -> LinearMeasure:
     return LinearMeasure(torch.from_numpy(table.features), torch.from_numpy(table.targets), link)
 
 
-def _stacked(rows: Sequence[Any], *names: str) -> dict[str, Any]:
+def _stacked(rows: Sequence[Any], *names: str, axes: int = 1) -> dict[str, Any]:
     """These tensors of all rows in one, [rows, 1, ...]: against models [rows, settings, ...]."""
-    return {name: torch.stack([getattr(row, name) for row in rows]).unsqueeze(1) for name in names}
+    ones = (1,) * axes
+    tensors = {name: torch.stack([getattr(row, name) for row in rows]) for name in names}
+    return {name: each.reshape(len(rows), *ones, *each.shape[1:]) for name, each in tensors.items()}
 
 
 def with_bias(rows: NDArray[np.float64], norm: float) -> NDArray[np.float64]:
@@ -335,6 +347,7 @@ def linear_task(
         pool=pool,
         public=(*public, *([f"{len(pool.features)} records for planning"] if pool else [])),
         batch=options.minibatch,
+        split=options.split,
         fingerprint=fingerprint(
             array for table in (*tables, test, pool) if table for array in table
         ),

@@ -61,12 +61,13 @@ class QuadraticClients:
         return self.excess(x) / self.excess(torch.zeros_like(x))
 
     @staticmethod
-    def stacked(rows: "list[QuadraticClients]") -> "QuadraticClients":
+    def stacked(rows: "list[QuadraticClients]", axes: int = 1) -> "QuadraticClients":
         """The clients of several problems in one, for gradients at x [problems, settings, clients,
-        d]."""
+        d], with as many axes of settings as are said."""
+        A, b = torch.stack([row.A for row in rows]), torch.stack([row.b for row in rows])
+        ones = (1,) * axes
         return QuadraticClients(
-            torch.stack([row.A for row in rows])[:, None],
-            torch.stack([row.b for row in rows])[:, None],
+            A.reshape(len(rows), *ones, *A.shape[1:]), b.reshape(len(rows), *ones, *b.shape[1:])
         )
 
     def like_these(self, number: int, seed: int) -> "QuadraticClients":

@@ -55,9 +55,21 @@ def split_records(
     parts: list[Indices] = np.array_split(shuffled, clients)
     if concentration == math.inf:
         return parts
-    pools = [list(shuffled[labels[shuffled] == label]) for label in np.unique(labels)]
+    return skewed(labels, shuffled, [len(part) for part in parts], concentration, rng)
+
+
+def skewed(
+    labels: NDArray[np.int64],
+    order: Indices,
+    sizes: list[int],
+    concentration: float,
+    rng: np.random.Generator,
+) -> list[Indices]:
+    """Records in this order, dealt by label: `sizes` of them to each client, whose label
+    distribution is drawn from a Dirichlet distribution with the overall one as its mean."""
+    pools = [list(order[labels[order] == label]) for label in np.unique(labels)]
     overall = np.array([len(pool) / len(labels) for pool in pools])
-    return [_draw(pools, rng.dirichlet(concentration * overall), len(part), rng) for part in parts]
+    return [_draw(pools, rng.dirichlet(concentration * overall), size, rng) for size in sizes]
 
 
 def _draw(
@@ -65,12 +77,22 @@ def _draw(
 ) -> Indices:
     """`size` records with label distribution `wanted`, as far as the pools (which shrink) still
     allow it."""
-    taken = []
-    for _ in range(size):
-        left = np.array([len(pool) > 0 for pool in pools])
-        weights = np.where(left, wanted + 1e-12, 0)
-        taken.append(pools[rng.choice(len(pools), p=weights / weights.sum())].pop())
+    taken: list[int] = []
+    bounds = _bounds(pools, wanted)
+    for coin in rng.random(size):
+        pool = pools[int(bounds.searchsorted(coin, side="right"))]
+        taken.append(pool.pop())
+        if not pool and len(taken) < size:
+            bounds = _bounds(pools, wanted)
     return np.array(taken)
+
+
+def _bounds(pools: list[list[int]], wanted: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where on (0, 1) the records of each pool begin to be wanted, the empty ones left out."""
+    left = np.array([len(pool) > 0 for pool in pools])
+    weights = np.where(left, wanted + 1e-12, 0)
+    bounds: NDArray[np.float64] = (weights / weights.sum()).cumsum()
+    return bounds / bounds[-1]
 
 
 def parse_split(split: str | None) -> float:

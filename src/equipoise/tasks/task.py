@@ -181,6 +181,7 @@ class Task:
     public          what was taken as public, in sentences
     outside         what of this was read off private records, and how to avoid that, in sentences
     batch           records in a minibatch; None for all
+    split           how records were dealt to the clients, where the task deals them
     test_records    how many records are measured on, where that is work
     fingerprint     of the records, private ones included: in a simulation, to know them again
     mu, L           strong convexity and smoothness of every client's loss where they are known
@@ -205,6 +206,7 @@ class Task:
     constant_error: float | None = None
     pool: Table | Clients | None = None
     batch: int | None = None
+    split: str | None = None
     test_records: int = 0
     fingerprint: str = ""
     mu: float | None = None

@@ -1,0 +1,390 @@
+"""Worlds: clients as they may be, drawn from what the public information leaves open, on which
+plans can be tried for nothing.
+
+Between worlds differ the truth that labels follow, the records, how they fall to the clients and,
+where that is not known, how many there are. So the spread over worlds is what is not known.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.errors import DataError, require
+from equipoise.planning.population import Population, Truth, made_up_pool, population_of
+from equipoise.seeds import stream
+from equipoise.tasks.linear import LinearClients, linear_clients
+from equipoise.tasks.public import minimiser
+from equipoise.tasks.splits import parse_split, skewed
+from equipoise.tasks.task import Convex, Table, Task
+
+GUESSED_RECORDS = 100  # of a client whose size is private
+STAND_INS = 40  # at most: more cost time and change little
+TABLE = 80_000  # numbers in the tables of a world, where that leaves every client FEW_RECORDS
+FEW_RECORDS, MOST_RECORDS = 40, 400
+TEST_RECORDS = 1000
+MADE_UP_RECORDS = 200
+OWN_TRUTHS = 0.5  # how far clients' own teachers lie from the common one, in its length
+
+Kind = Literal["real records", "drawn by the task", "made up"]
+
+
+class Skew(NamedTuple):
+    """How clients may differ: the Dirichlet concentration of their labels (inf: not at all), and
+    how far their own truths lie from the common one."""
+
+    name: str
+    concentration: float = math.inf
+    own_truths: float = 0.0
+
+
+NO_SKEW, MILD, STRONG = Skew("none"), Skew("mild", 1.0), Skew("strong", 0.1)
+UNKNOWN = (NO_SKEW, MILD, STRONG, Skew("own truths", own_truths=OWN_TRUTHS))
+"""What is planned for where nobody says."""
+
+
+def parse_skew(said: str) -> Skew:
+    """none, mild, strong, or the Dirichlet concentration itself."""
+    named = {skew.name: skew for skew in (NO_SKEW, MILD, STRONG)}
+    if said in named:
+        return named[said]
+    try:
+        concentration = float(said)
+    except ValueError:
+        concentration = math.nan
+    require(
+        0 < concentration < math.inf,
+        f"skew={said!r} is neither none, mild, strong nor a Dirichlet concentration A > 0, such as "
+        "0.3",
+    )
+    return Skew(f"dirichlet:{concentration:g}", concentration)
+
+
+@dataclass(frozen=True)
+class World:
+    """Stand-ins for the clients, and records on which a model would be judged there.
+
+    best      x*, the minimiser of the clients' mean loss
+    test      records of the common population; its targets are [truths, n, outputs], one truth for
+              all, or every client's own; None where the task has no records
+    """
+
+    skew: Skew
+    clients: Convex
+    x0: Tensor
+    best: Tensor
+    test: "HeldOut | None" = None
+
+    @cached_property
+    def least(self) -> float:
+        return float(self.clients.loss(self.best))
+
+    def excess(self, x: Tensor) -> Tensor:
+        """f(x) - f(x*) of models [..., d]."""
+        return self.clients.loss(x) - self.least
+
+
+class HeldOut(NamedTuple):
+    """features [n, features] and targets [truths, n, outputs]."""
+
+    features: Tensor
+    targets: Tensor
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """Worlds of equal shape, and all that a planner knows.
+
+    sizes       the records of the real clients for which the stand-ins stand
+    public      the model that the public records alone teach, if there are any
+    longest     the longest step size with which the stand-ins' local steps are stable
+    kind        what they are made of: only real records predict an error, and made-up labels do not
+                even tell whether there is anything to learn
+    """
+
+    rows: tuple[World, ...]
+    sizes: tuple[int, ...]
+    x0: Tensor
+    public: Tensor | None
+    longest: float
+    kind: Kind
+    sentences: tuple[str, ...]
+
+    @property
+    def number(self) -> int:
+        """Of stand-ins."""
+        return len(self.rows[0].clients.sizes)
+
+    @cached_property
+    def clients(self) -> Any:
+        """All worlds' clients in one, for gradients at x [worlds, plans, seeds, clients, d]."""
+        rows: Any = [row.clients for row in self.rows]
+        return type(rows[0]).stacked(rows, axes=2)
+
+    @cached_property
+    def skews(self) -> list[list[int]]:
+        """The worlds of each kind of skew, as places in `rows`."""
+        names = list(dict.fromkeys(row.skew for row in self.rows))
+        return [[i for i, row in enumerate(self.rows) if row.skew == name] for name in names]
+
+    def first(self, count: int) -> "Worlds":
+        """Some of these worlds, as many of every skew."""
+        chosen = [i for places in self.skews for i in places[: -(-count // len(self.skews))]]
+        return self._of([self.rows[i] for i in sorted(chosen)])
+
+    def _of(self, rows: Sequence[World]) -> "Worlds":
+        return Worlds(
+            tuple(rows),
+            self.sizes,
+            self.x0,
+            self.public,
+            self.longest,
+            self.kind,
+            self.sentences,
+        )
+
+    def excess(self, x: Tensor) -> Tensor:
+        """[worlds, ...] of models [worlds, ..., d]."""
+        return torch.stack([row.excess(of) for row, of in zip(self.rows, x, strict=True)])
+
+    def distance(self, start: Tensor) -> float:
+        """From a model to the optimum, in the root mean square over worlds."""
+        squares = [float((row.best - start).square().sum()) for row in self.rows]
+        return math.sqrt(sum(squares) / len(squares))
+
+
+@runtime_checkable
+class Generated(Protocol):
+    """Clients that a public generator draws."""
+
+    def like_these(self, number: int, seed: int) -> Convex: ...
+
+
+class Known(NamedTuple):
+    """What is known of the clients: how they may differ, and how many records they have.
+
+    sizes     of every client; None where they are guessed
+    guess     about how many, then
+    """
+
+    skews: tuple[Skew, ...]
+    sizes: tuple[int, ...] | None
+    guess: int
+    sentences: tuple[str, ...]
+
+
+def known_of(task: Task, skew: str | None, records: tuple[int, ...] | None) -> Known:
+    """From the task where it deals its records by public seeds, else from what the user says."""
+    clients, sentences = len(task.clients.sizes), []
+    if task.sizes_public:
+        require(
+            records is None,
+            f"records with task={task.name}, whose clients have public numbers of records: leave "
+            "it out",
+        )
+        require(
+            skew is None,
+            f"skew={skew} with task={task.name}, whose records are dealt by --split: say that, and "
+            "leave skew out",
+        )
+        concentration = parse_split(task.split)
+        known = NO_SKEW if concentration == math.inf else Skew(str(task.split), concentration)
+        return Known((known,), task.clients.sizes, 0, ())
+    if records is not None and len(records) > 1:
+        require(
+            len(records) == clients,
+            f"records: {len(records)} sizes for {clients} clients; give one for each, or one "
+            "number for all",
+        )
+    sizes = None if records is None else records if len(records) > 1 else records * clients
+    if sizes is None:
+        sentences.append(
+            f"GUESSED: about {GUESSED_RECORDS} records a client (say it: --records n, or one "
+            "number for each client)"
+        )
+    if skew is None:
+        sentences.append(
+            "GUESSED: nothing was said of how clients differ, so the plan is one that is good "
+            "whether they differ or not (say it: --skew none, mild or strong)"
+        )
+    skews = UNKNOWN if skew is None else (parse_skew(skew),)
+    return Known(skews, sizes, GUESSED_RECORDS, tuple(sentences))
+
+
+def worlds_of(
+    task: Task, known: Known, public: Tensor | None, count: int, seed: int, l2: float | None = None
+) -> Worlds:
+    """`count` worlds, as many for each skew that is possible."""
+    if task.L is None or task.mu is None:
+        raise DataError(f"task={task.name}: no smoothness is known, so no plan can be tried")
+    private = task.clients
+    if isinstance(private, LinearClients):
+        return _of_records(task, private, known, public, count, seed, l2)
+    if not isinstance(private, Generated):
+        raise DataError(
+            f"task={task.name}: nothing public can stand in for its clients, so no plan can be "
+            "tried"
+        )
+    number, rows = max(2, min(len(private.sizes), STAND_INS)), []
+    for w in range(count):
+        drawn = private.like_these(number, seed + 10**6 * (w + 1)).single()
+        x0 = task.x0.to(torch.float32)
+        rows.append(World(NO_SKEW, drawn, x0, minimiser(drawn, x0, 1e-5)))
+    return Worlds(
+        tuple(rows),
+        (1,) * number,
+        task.x0.float(),
+        None,
+        1 / task.L,
+        "drawn by the task",
+        (*task.public, "stand-ins drawn by the task's public generator with other seeds"),
+    )
+
+
+def _of_records(
+    task: Task,
+    private: LinearClients,
+    known: Known,
+    public: Tensor | None,
+    count: int,
+    seed: int,
+    l2: float | None,
+) -> Worlds:
+    assert task.L is not None
+    assert task.mu is not None
+    kind: Kind = "real records"
+    sentences = (*known.sentences, *task.public)
+    outputs, features = task.shapes["weight"]
+    norm = math.sqrt(max(0.0, (task.L - task.mu) / private.link.curvature - 1))
+    pools = [task.pool] * count
+    if not isinstance(task.pool, Table):
+        pools = [
+            made_up_pool(MADE_UP_RECORDS, features, outputs, private.link, norm, seed + w)
+            for w in range(count)
+        ]
+        kind = "made up"
+        sentences += (
+            "nothing else: the worlds have made-up records, which predict no error",
+        )
+    known_population = population_of(cast(Table, pools[0]), private.link, norm)
+    rows, l2 = [], private.l2 if l2 is None else l2
+    chosen = _stand_ins(known, len(private.sizes))
+    for w in range(count):
+        rng = stream(seed, "world", w)
+        population = known_population
+        if kind == "made up" and w:
+            population = population_of(cast(Table, pools[w]), private.link, norm)
+        skew = known.skews[w % len(known.skews)]
+        sizes = _sizes(known, chosen, features * outputs, rng)
+        rows.append(_world(population, skew, sizes, l2, task.x0, rng))
+    width = max(row.clients.features.shape[1] for row in rows)
+    rows = [_padded(row, width) for row in rows]
+    longest = min(_longest_step(row.clients) for row in rows)
+    real = tuple(known.guess if known.sizes is None else known.sizes[i] for i in chosen)
+    return Worlds(
+        tuple(rows),
+        real,
+        task.x0.float(),
+        None if public is None else public.float(),
+        max(longest, 1 / task.L),
+        kind,
+        sentences,
+    )
+
+
+def _stand_ins(known: Known, clients: int) -> list[int]:
+    """Which clients stand for all: every one, or some of all sizes, the smallest among them."""
+    number = max(2, min(clients, STAND_INS))
+    if known.sizes is None or number >= clients:
+        return [i % clients for i in range(number)]
+    order = sorted(range(clients), key=known.sizes.__getitem__)
+    return [order[round(place)] for place in np.linspace(0, clients - 1, number)]
+
+
+def _sizes(
+    known: Known, chosen: list[int], width: int, rng: np.random.Generator
+) -> list[int]:
+    """Records of the stand-ins: the clients' own numbers, or a guess that may be twice too large
+    or too small; no more than a table should have."""
+    if known.sizes is None:
+        sizes = [round(known.guess * 2 ** rng.uniform(-1, 1))] * len(chosen)
+    else:
+        sizes = [known.sizes[i] for i in chosen]
+    most = min(MOST_RECORDS, max(FEW_RECORDS, TABLE // (width * len(chosen))))
+    return [max(1, min(size, most)) for size in sizes]
+
+
+def _world(
+    population: Population,
+    skew: Skew,
+    sizes: list[int],
+    l2: float,
+    x0: Tensor,
+    rng: np.random.Generator,
+) -> World:
+    truth = population.draw(rng)
+    test = truth.features(TEST_RECORDS, rng)
+    if skew.own_truths:
+        truths = [truth.own(skew.own_truths, rng) for _ in sizes]
+        tables = [_drawn(own, size, rng) for own, size in zip(truths, sizes, strict=True)]
+    else:
+        truths = [truth]
+        tables = _dealt(_drawn(truth, sum(sizes), rng), skew.concentration, sizes, rng)
+    clients = linear_clients(tables, population.link, l2, None, 0)
+    union = LinearClients(
+        clients.features.flatten(0, 1)[None],
+        clients.targets.flatten(0, 1)[None],
+        clients.weights.flatten()[None] / len(sizes),
+        (sum(sizes),),
+        population.link,
+        l2,
+    )
+    best = minimiser(union, x0, 1e-4)
+    targets = np.stack([own.targets(test, rng) for own in truths])
+    records = HeldOut(torch.from_numpy(test).float(), torch.from_numpy(targets).float())
+    return World(skew, clients.single(), x0.float(), best.float(), records)
+
+
+def _drawn(truth: Truth, count: int, rng: np.random.Generator) -> Table:
+    features = truth.features(count, rng)
+    return Table(features, truth.targets(features, rng))
+
+
+def _dealt(
+    table: Table, concentration: float, sizes: list[int], rng: np.random.Generator
+) -> list[Table]:
+    order = np.arange(len(table.features))
+    if concentration == math.inf:
+        return [table.rows(part) for part in np.split(order, np.cumsum(sizes)[:-1])]
+    parts = skewed(_labels(table), order, sizes, concentration, rng)
+    return [table.rows(part) for part in parts]
+
+
+def _labels(table: Table) -> Any:
+    """Classes as whole numbers; targets that are numbers fall into quarters."""
+    targets = table.targets
+    if targets.shape[1] > 1:
+        return targets.argmax(1)
+    if len(np.unique(targets)) <= 2:
+        return targets[:, 0].astype(np.int64)
+    return np.searchsorted(np.quantile(targets, (0.25, 0.5, 0.75)), targets[:, 0])
+
+
+def _padded(row: World, width: int) -> World:
+    clients = cast(LinearClients, row.clients)
+    return World(row.skew, clients.padded(width), row.x0, row.best, row.test)
+
+
+def _longest_step(clients: LinearClients) -> float:
+    """1 / the largest curvature of a client at x = 0, where it is largest for classes."""
+    outputs = torch.zeros(1, clients.targets.shape[-1])
+    bend = float(torch.linalg.matrix_norm(clients.link.hessian(outputs)[0], 2))
+    weighted = clients.features * clients.weights.sqrt().unsqueeze(-1)
+    largest = torch.linalg.matrix_norm(weighted, 2).square().max()
+    return 1 / (bend * float(largest) + clients.l2)
+
