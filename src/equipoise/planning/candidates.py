@@ -10,6 +10,7 @@ from equipoise.planning.plan import Option, Prediction
 from equipoise.privacy.events import Event
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Promise
+from equipoise.settings import Returns
 
 
 @dataclass(frozen=True)

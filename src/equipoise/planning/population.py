@@ -1,41 +1,29 @@
 """What a public pool says of the population that it was drawn from, and what it leaves open.
 
-Features are drawn by a smoothed bootstrap of the pool. Labels follow a linear model with the task's
-own link, whose weights are uncertain: a normal prior, its strength drawn by its evidence, and
-Laplace's approximation of the posterior given the pool (MacKay 1992). A `Truth` is one draw: every
-world has its own.
+Features are drawn by a smoothed bootstrap of the pool; labels follow a linear model with the task's
+own link. That model is uncertain: it is fitted to the pool with random weights on its records
+(Rubin's Bayesian bootstrap), and with a regulariser drawn by how well it predicts records that were
+left out. A `Truth` is one draw: every world has its own, and its own public pool.
 """
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from equipoise.errors import DataError
 from equipoise.seeds import stream
-from equipoise.tasks.linear import SHARE_WRONG, Link, linear_clients
+from equipoise.tasks.linear import SHARE_WRONG, Link, linear_clients, linear_measure
 from equipoise.tasks.public import minimiser
 from equipoise.tasks.task import Table
 
 FEWEST_RECORDS = 8
-STRENGTHS = np.geomspace(1e-4, 3.0, 8)  # of the prior, as l2 of the pool's mean loss
+STRENGTHS = np.geomspace(1e-4, 1.0, 9)  # of a regulariser
 SMOOTHING = 0.5  # standard deviations of the pool's features that are added to a drawn record
 
 Floats = NDArray[np.float64]
-
-
-class Fit(NamedTuple):
-    """The posterior for one strength of the prior: its mode, and the root R of its precision R R',
-    in units of `noise`, the standard deviation of least squares' targets (1 for classes)."""
-
-    mode: Tensor
-    root: Tensor
-    noise: float
-    log_evidence: float
 
 
 @dataclass(frozen=True)
@@ -87,27 +75,31 @@ class Truth:
 
 @dataclass(frozen=True)
 class Population:
-    """What the pool says, whatever the truth."""
+    """What the pool says, whatever the truth: how likely each strength of the regulariser is."""
 
     pool: Table
     link: Link
     norm: float
     spread: Floats
-    fits: tuple[Fit, ...]
     probabilities: Floats
 
     def draw(self, rng: np.random.Generator) -> Truth:
-        fit = self.fits[rng.choice(len(self.fits), p=self.probabilities)]
-        outputs = self.pool.targets.shape[1]
-        z = torch.from_numpy(rng.standard_normal((len(fit.mode), 1)))
-        away = torch.linalg.solve_triangular(fit.root.mT, z, upper=True).squeeze(-1)
-        noise = fit.noise
-        if self.link.error_name != SHARE_WRONG:
-            noise *= math.sqrt(len(self.pool.features) / rng.chisquare(len(self.pool.features)))
-            away = noise * away
-        teacher = (fit.mode + away).numpy().reshape(outputs, -1)
-        shares = rng.dirichlet(np.ones(len(self.pool.features)))  # Rubin's Bayesian bootstrap
+        strength = float(STRENGTHS[rng.choice(len(STRENGTHS), p=self.probabilities)])
+        shares = rng.dirichlet(np.ones(len(self.pool.features)))
+        teacher = _fit(self.pool, self.link, strength, shares)
+        left = self.pool.features @ teacher.T - self.pool.targets
+        noise = math.sqrt(float(shares @ np.square(left).sum(1)))
         return Truth(self.pool, self.link, self.spread, self.norm, shares, teacher, noise)
+
+
+def _fit(pool: Table, link: Link, strength: float, shares: Floats | None = None) -> Floats:
+    """The regularised linear model [outputs, features] of the pool, its records weighted."""
+    clients = linear_clients([pool], link, strength, None, 0)
+    if shares is not None:
+        clients = replace(clients, weights=torch.from_numpy(shares)[None])
+    start = torch.zeros(pool.features.shape[1] * pool.targets.shape[1], dtype=torch.float64)
+    fitted: Floats = minimiser(clients, start, 1e-4).numpy().reshape(pool.targets.shape[1], -1)
+    return fitted
 
 
 def population_of(pool: Table, link: Link, norm: float) -> Population:
@@ -122,34 +114,29 @@ def population_of(pool: Table, link: Link, norm: float) -> Population:
             f"the {len(pool.features)} public records all have one label: nothing can be learnt "
             "from them; give others, or more"
         )
-    fits = tuple(_fits(pool, link))
-    evidence = np.array([fit.log_evidence for fit in fits])
+    evidence = -len(pool.features) * np.array([_loss_elsewhere(pool, link, s) for s in STRENGTHS])
+    if link.error_name != SHARE_WRONG:  # the likeliest noise: n/2 log of the mean square
+        evidence = len(pool.features) / 2 * np.log(-evidence)
+        evidence = -evidence
     probabilities = np.exp(evidence - evidence.max())
     probabilities[probabilities < 1e-3] = 0
     return Population(
-        pool, link, norm, _spread(pool.features), fits, probabilities / probabilities.sum()
+        pool, link, norm, _spread(pool.features), probabilities / probabilities.sum()
     )
+
+
+def _loss_elsewhere(pool: Table, link: Link, strength: float) -> float:
+    """Mean loss on records that were left out, five times a fifth of them."""
+    folds, total = np.arange(len(pool.features)) % 5, 0.0
+    for k in range(5):
+        used, left_out = (pool.rows(np.flatnonzero(at)) for at in (folds != k, folds == k))
+        weights = torch.from_numpy(_fit(used, link, float(strength)).ravel())
+        total += float(linear_measure(left_out, link)(weights).loss) * len(left_out.features)
+    return total / len(pool.features)
 
 
 def _classes(pool: Table) -> int:
     return len(np.unique(pool.targets, axis=0))
-
-
-def _fits(pool: Table, link: Link) -> list[Fit]:
-    n, x = len(pool.features), torch.zeros(pool.features.shape[1] * pool.targets.shape[1]).double()
-    fits = []
-    for strength in STRENGTHS[::-1].tolist():
-        clients = linear_clients([pool], link, strength, None, 0)
-        x = minimiser(clients, x, 1e-5)
-        root = torch.linalg.cholesky(n * clients.hessians(x)[0])
-        determinants = len(x) * math.log(n * strength) / 2 - float(root.diagonal().log().sum())
-        least, noise = n * float(clients.loss(x)), 1.0
-        log_evidence = determinants - least
-        if link.error_name != SHARE_WRONG:  # the likeliest noise for this ratio of prior to noise
-            noise = math.sqrt(max(2 * least / n, 1e-12))
-            log_evidence = determinants - n * math.log(noise)
-        fits.append(Fit(x, root, noise, log_evidence))
-    return fits
 
 
 def _spread(features: Floats) -> Floats:

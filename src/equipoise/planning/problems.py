@@ -1,10 +1,11 @@
-"""What plans are tried on, for either unit: candidates, the noise of each, and a trial on
-stand-ins."""
+"""What is planned, for either unit: the plans to begin with, the neighbours of a plan, and the
+noise of each."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from functools import cached_property
+from typing import Any, Protocol
 
 from equipoise.algorithms import ALGORITHMS, algorithm_spec
 from equipoise.algorithms.algorithm import Options
@@ -12,51 +13,46 @@ from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import InvalidValue
 from equipoise.facts import Facts
 from equipoise.planning.bounds import trainability, trainability_of_gradients
-from equipoise.planning.candidates import Candidate, smallest
-from equipoise.planning.plan import Changes, Question
-from equipoise.planning.screening import Screen, screen, shortlist
-from equipoise.planning.surrogate import Surrogate
-from equipoise.planning.trial import Stages, Trial, TrialNoise, race, try_plan
-from equipoise.privacy.clip import own_lattice
+from equipoise.planning.candidates import Candidate
+from equipoise.planning.plan import Question
+from equipoise.planning.trial import Level
+from equipoise.planning.worlds import Worlds
 from equipoise.privacy.events import Event
-from equipoise.privacy.gaussian import gdp_mu
 from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.mechanisms.mechanism import Mechanism
 from equipoise.privacy.promise import Promise
 from equipoise.settings import Run, Settings
-from equipoise.tasks.linear import LinearClients
 
-WORTH_WHILE = 0.9  # a plan must leave less than this share of the loss of not training
-PACES = (1, 2, 4, 8, 16, 32)
-ROUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
-LONGEST = 512  # local iterations of a plan, if they are not given
-MOST_ROUNDS = 512  # considered at a fixed number of iterations
+MOST_ROUNDS = 512
+LONGEST = 4096  # local iterations of a plan, if they are not given
+LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Numbers of rounds, or of local steps where these are paid for."""
 
 
 class PlanningProblem(Protocol):
-    """Stand-ins, a promise, and what can be tried."""
+    """A question, worlds, and what can be tried."""
 
-    @property
-    def surrogate(self) -> Surrogate: ...
-    @property
-    def promise(self) -> Promise: ...
-    @property
-    def facts(self) -> Facts: ...
-    @property
-    def stages(self) -> Stages: ...
+    worlds: Worlds
+    promise: Promise
+    facts: Facts
 
-    def groups(self, question: Question) -> dict[str, list[Candidate]]:
-        """Candidates by what a table compares; each group has one winner."""
+    def lines(self) -> "list[Line]":
+        """What a table compares: the best plan of each is sought."""
         ...
 
-    def try_out(self, candidate: Candidate, seeds: range) -> Trial: ...
+    def beginning(self, line: "Line") -> list[Candidate]:
+        """Plans far apart, to begin with."""
+        ...
+
+    def neighbours(self, candidate: Candidate) -> list[Candidate]: ...
+
+    def level(self, candidate: Candidate) -> Level:
+        """The noise of the stand-ins: fewer of them than clients have so much less that their
+        average has the right noise."""
+        ...
 
     def event(self, candidate: Candidate) -> Event:
         """What protects the releases of the real run's first client."""
-        ...
-
-    def choose(self, trials: Iterable[Trial], question: Question) -> Trial:
-        """The plan among the winners."""
         ...
 
     def nu2(self, candidate: Candidate) -> float | None:
@@ -64,271 +60,289 @@ class PlanningProblem(Protocol):
         multiple of the clip."""
         ...
 
-    def changes(self, question: Question, untrained: float) -> Changes:
-        """What would make training worth while."""
-        ...
+
+@dataclass(frozen=True)
+class Line:
+    """One algorithm with its options, one place for the noise, one start."""
+
+    algorithm: str
+    options: Options
+    place: Mechanism
+    warm: bool
+
+    def candidate(self, eta: float, tau: int, K: int, C: float, gamma: float = 1.0) -> Candidate:
+        return Candidate(
+            self.algorithm, eta, tau, K, C, gamma, self.place.noise_in, self.options, self.warm
+        )
+
+    @property
+    def origin(self) -> str:
+        place = "" if self.place.unit == "client" else f"noise in {self.place.noise_in}, "
+        return f"{place}{self.algorithm}, {'from the public model' if self.warm else 'cold'}"
+
+
+def _starts(worlds: Worlds) -> list[bool]:
+    return [False, True] if worlds.warm else [False]
 
 
 @dataclass(frozen=True)
 class ClientProblem:
-    """The unit is a client: many plans are screened, then the best are tried."""
+    """The unit is a client: every round is paid for."""
 
-    surrogate: Surrogate
+    question: Question
+    worlds: Worlds
     promise: Promise
     facts: Facts
     place: Mechanism
+    less_noise: float = 1.0
+    """Of what the promise needs: to find out what would be enough."""
+
+    def lines(self) -> list[Line]:
+        return [
+            Line(name, self.question.options_of(name), self.place, warm)
+            for name in self.question.algorithms
+            for warm in _starts(self.worlds)
+        ]
+
+    def beginning(self, line: Line) -> list[Candidate]:
+        found = []
+        for eta in dict.fromkeys((self._etas(line)[0], self._etas(line)[-1])):
+            for tau, rounds in self._paces():
+                for K in rounds:
+                    for C, gamma in self._clips(line, K):
+                        found.append(line.candidate(eta, tau, K, C, gamma))
+        return found
+
+    def _etas(self, line: Line) -> list[float]:
+        """From 1/L, which is stable whatever the records are, up by factors of four to what is
+        stable for the stand-ins; and one shorter."""
+        assert self.facts.L
+        pull = algorithm_spec(line.algorithm).proximal(line.options)
+        first, longest = 1 / (self.facts.L + pull), 1 / (1 / self.worlds.longest + pull)
+        etas = [first]
+        while etas[-1] * 4 <= longest:
+            etas.append(etas[-1] * 4)
+        if longest > 1.5 * etas[-1]:
+            etas.append(longest)
+        return etas
+
+    def _paces(self) -> list[tuple[int, list[int]]]:
+        T = self.question.iterations
+        if T:
+            every = [tau for tau in divisors_of(T) if T // tau <= MOST_ROUNDS]
+            few = every[:: max(1, len(every) // 6)]
+            return [(tau, [T // tau]) for tau in dict.fromkeys((*few, every[-1]))]
+        return [(1, [1, 3, 8, 24, 64]), (4, [1, 3, 8, 24, 64]), (16, [1, 3, 8, 24])]
+
+    def _clips(self, line: Line, K: int) -> list[tuple[float, float]]:
+        """Clips and server steps: so many rounds should be able to go the distance, or a part of
+        it."""
+        question = self.question
+        gammas = [question.gamma] if question.gamma else [1.0, 0.25]
+        if question.clip:
+            return [(question.clip, gamma) for gamma in gammas]
+        r = self._distance(line.warm)
+        ways = (0.2, 0.7, 2.0, 6.0) if K > 1 else (0.2, 0.5, 1.0)
+        gamma = question.gamma or 1.0
+        return [(r * way / K, gamma) for way in ways if r * way / K <= 2 * r]
+
+    def _distance(self, warm: bool) -> float:
+        return max(self.worlds.distance(warm), 1e-6)
+
+    def neighbours(self, candidate: Candidate) -> list[Candidate]:
+        question, near = self.question, []
+        line = Line(candidate.algorithm, candidate.options, self.place, candidate.warm)
+        tau, K = candidate.local_steps, candidate.rounds
+        if question.iterations:
+            near += _paces_beside(candidate, question.iterations)
+        else:
+            near += [replace(candidate, local_steps=t) for t in (tau // 2, tau * 2) if t >= 1]
+            near += [replace(candidate, rounds=k) for k in _beside(K)]
+        if question.clip is None:
+            near += [replace(candidate, clip=candidate.clip * f) for f in (2**-0.5, 2**0.5)]
+            if not question.iterations:  # as far in more and shorter, or fewer and longer rounds
+                near += [
+                    replace(candidate, rounds=k, clip=candidate.clip * K / k)
+                    for k in _beside(K, 2)
+                ]
+        elif question.gamma is None:
+            gammas = (candidate.gamma / 2, candidate.gamma * 2)
+            near += [replace(candidate, gamma=g) for g in gammas if 2**-6 <= g <= 1]
+        etas = self._etas(line)
+        place = min(range(len(etas)), key=lambda i: abs(etas[i] - candidate.eta))
+        near += [replace(candidate, eta=eta) for eta in etas[max(0, place - 1) : place + 2]]
+        return [c for c in near if c.rounds <= MOST_ROUNDS and c.iterations <= self.longest]
 
     @property
-    def stages(self) -> Stages:
-        """Few seeds in many dimensions, where seeds differ little and cost much."""
-        few, many = ((2, 10), (8, 4), (32, 1)), ((8, 10), (32, 4), (128, 1))
-        return few if self.surrogate.large else many
+    def longest(self) -> int:
+        return self.question.iterations or LONGEST
 
-    @property
+    @cached_property
     def noise_per_clip(self) -> float:
-        return self._noise_per_clip(self.promise, self.facts.clients)
-
-    def _noise_per_clip(self, promise: Promise, clients: int) -> float:
         """Of the average, per coordinate, for one release with C = 1."""
-        once = Candidate(next(iter(ALGORITHMS)), 1.0, 1, 1, 1.0, 1.0, self.place.noise_in)
-        sigma = _event(once, promise, self.facts).sigma
-        return promise.client_sigma(sigma, clients) / math.sqrt(clients)
+        return self.less_noise * averaged_noise(self.place, self.promise, self.facts)
+
+    def level(self, candidate: Candidate) -> Level:
+        averaged = self.noise_per_clip * candidate.clip * math.sqrt(candidate.rounds)
+        number = self.worlds.number
+        return Level(self.place, (averaged * math.sqrt(number),) * number)
+
+    def event(self, candidate: Candidate) -> Event:
+        return _events(candidate, self.promise, self.facts)[0]
 
     def nu2(self, candidate: Candidate) -> float:
         return trainability(self.promise, self.facts.clients, self.facts.dimension)
 
-    def groups(self, question: Question) -> dict[str, list[Candidate]]:
-        return {
-            name: shortlist(self._screened(question, name, self.noise_per_clip))
-            for name in question.algorithms
-        }
 
-    def _screened(
-        self, question: Question, algorithm: str, noise: float, seeds: int = 8
-    ) -> list[Candidate]:
-        r0 = float((self.surrogate.best - self.surrogate.x0).norm())
-        clips = [question.clip] if question.clip else [r0 / 2**j for j in range(1, 6)]
-        gammas = [question.gamma] if question.gamma else _gammas(question)
-        few = 3 if self.surrogate.large else seeds
-        options = question.options_of(algorithm)
-        L = self.surrogate.L
-        bent = L + algorithm_spec(algorithm).proximal(options)
-        etas = list(dict.fromkeys((1 / L, 1 / bent, 0.25 / bent)))  # a round of one step needs 1/L
-        what = Screen(algorithm, options, etas, _paces(question), clips, gammas, noise, few)
-        place = self.place
-        screened = screen(self.surrogate, what, place)
-        return [replace(candidate, noise_in=place.noise_in) for candidate in screened]
-
-    def event(self, candidate: Candidate) -> Event:
-        return _event(candidate, self.promise, self.facts)
-
-    def try_out(self, candidate: Candidate, seeds: range) -> Trial:
-        return self.try_with(candidate, seeds, self.noise_per_clip)
-
-    def try_with(self, candidate: Candidate, seeds: range, noise_per_clip: float) -> Trial:
-        """Run the plan on the surrogate once for every seed, all seeds in one computation.
-
-        The surrogate may have fewer clients than there are: its clients' noise is scaled so that
-        the average has the right size.
-        """
-        averaged = noise_per_clip * candidate.clip * math.sqrt(candidate.rounds)
-        sigma, rates = averaged * math.sqrt(self.surrogate.number), (1.0,) * self.surrogate.number
-        noise = TrialNoise(seeds)
-        clip, lattice = candidate.clip, own_lattice(candidate.clip, sigma)
-        gradient = self.place.gradient(self.surrogate.clients, clip, sigma, lattice, rates, noise)
-        releaser = self.place.releaser(clip, sigma, lattice)
-        return try_plan(self.surrogate, candidate, gradient, releaser, noise, len(seeds))
-
-    def choose(self, trials: Iterable[Trial], question: Question) -> Trial:
-        return min(trials, key=lambda trial: trial.mean)
-
-    def changes(self, question: Question, untrained: float) -> Changes:
-        """The smallest epsilon, and the smallest number of clients, judged like a plan."""
-        noise, clients = self.noise_per_clip, self.facts.clients
-        algorithm = question.algorithms[0]
-
-        def worth(factor: float) -> bool:
-            screened = self._screened(question, algorithm, noise * factor, seeds=6)
-            best = race(
-                shortlist(screened)[:6],
-                lambda c, seeds: self.try_with(c, seeds, noise * factor),
-                ((16, 2), (64, 1)),
-            )
-            return best.mean + 2 * best.standard_error < WORTH_WHILE * untrained
-
-        less = smallest(lambda times: worth(1 / times), 1.0)  # how many times less noise would do
-        if less is None:
-            return Changes()
-        wanted = noise / less
-
-        def enough(promise: Promise, others: int) -> bool:
-            return self._noise_per_clip(promise, others) <= wanted
-
-        more = smallest(lambda number: enough(self.promise, math.ceil(number)), clients, whole=True)
-        return Changes(
-            epsilon=smallest(
-                lambda epsilon: enough(replace(self.promise, epsilon=epsilon), clients),
-                self.promise.epsilon,
-            ),
-            clients=None if more is None else int(more),
-        )
+def averaged_noise(place: Mechanism, promise: Promise, facts: Facts) -> float:
+    """Standard deviation per coordinate of the average of all clients' noise, for one release with
+    C = 1."""
+    once = Candidate(next(iter(ALGORITHMS)), 1.0, 1, 1, 1.0, 1.0, place.noise_in)
+    sigma = _events(once, promise, facts)[0].sigma
+    return promise.client_sigma(sigma, facts.clients) / math.sqrt(facts.clients)
 
 
-def _gammas(question: Question) -> list[float]:
-    return [1.0, 0.5, 0.25, 0.125] if question.clip else [1.0, 0.5]
+def _beside(rounds: int, far: int = 1) -> list[int]:
+    """The rounds before and after on the ladder, and those `far` away."""
+    place = min(range(len(LADDER)), key=lambda i: abs(LADDER[i] - rounds))
+    steps = {-far, -1, 1, far}
+    return [LADDER[place + step] for step in sorted(steps) if 0 <= place + step < len(LADDER)]
 
 
-def _paces(question: Question) -> list[tuple[int, list[int]]]:
-    """Local steps, and the numbers of rounds to try with each."""
-    T = question.iterations
-    if T:
-        return [(tau, [T // tau]) for tau in divisors_of(T) if T // tau <= MOST_ROUNDS]
-    return [(tau, [K for K in ROUNDS if K * tau <= LONGEST]) for tau in PACES]
+def _paces_beside(candidate: Candidate, T: int) -> list[Candidate]:
+    every = [tau for tau in divisors_of(T) if T // tau <= MOST_ROUNDS]
+    place = every.index(candidate.local_steps)
+    return [
+        replace(candidate, local_steps=tau, rounds=T // tau)
+        for tau in every[max(0, place - 1) : place + 2]
+        if tau != candidate.local_steps
+    ]
 
 
-RECORD_STEPS = (4, 8, 16, 32, 64, 128, 256, 512)
-RECORD_PACES = (1, 4, 16, 64)
-FEW_ROUNDS = (1, 2, 3, 4, 8)
-AS_GOOD = 1.02  # a plan that leaves at most this much more than the best may win by its price
+AS_GOOD = 1.02  # a plan for records that leaves at most this much more may win by its price
 
 
 @dataclass(frozen=True)
 class RecordProblem:
     """The unit is a record. Where a local step is paid for, local steps save communication and no
-    privacy; where a round is, few rounds of many steps are as good as it gets.
+    privacy; where a round is, few rounds of many steps are as good as it gets."""
 
-    `facts.sizes` holds the number of records of one real client.
-    """
-
-    surrogate: Surrogate
+    question: Question
+    worlds: Worlds
     promise: Promise
     facts: Facts
-    stages: Stages = ((4, 3), (24, 1), (64, 1))
 
-    @property
-    def clients(self) -> LinearClients:
-        return cast(LinearClients, self.surrogate.clients)
+    def lines(self) -> list[Line]:
+        """Without what training refuses, unless that was asked for."""
+        found, refusals = [], []
+        for place, algorithm in _pairs(self.question):
+            options = _options(self.question, algorithm, place)
+            line = Line(algorithm, options, place, False)
+            try:
+                settings_of(line.candidate(1.0, 1, 1, 1.0), self.promise, task=self.facts.task)
+            except InvalidValue as refusal:
+                if self.question.options_of(algorithm):
+                    raise
+                refusals.append(refusal)
+                continue
+            found += [replace(line, warm=warm) for warm in _starts(self.worlds)]
+        if refusals and not found:
+            raise refusals[0]
+        return found
 
-    @property
-    def records(self) -> int:
-        return (self.facts.sizes or (1,))[0]
+    def beginning(self, line: Line) -> list[Candidate]:
+        clips, etas = self._clips(line), self._etas(line)
+        T = self.question.iterations
+        return [
+            line.candidate(eta, tau, K, C)
+            for tau in ((divisors_of(T)[0],) if T else (1, 8) if self._by_round(line) else (1,))
+            for K in ([T // tau] if T else [2, 8] if self._by_round(line) else [4, 16, 64, 192])
+            for eta in dict.fromkeys((etas[0], etas[-1]))
+            for C in clips[::2]
+        ]
+
+    def _by_round(self, line: Line) -> bool:
+        return line.place.paid_per == "round"
+
+    def _etas(self, line: Line) -> list[float]:
+        """The longest step that contracts whatever the records are, a shorter one, and, where no
+        stability is needed, longer ones that are stable for the stand-ins."""
+        pull = algorithm_spec(line.algorithm).proximal(line.options)
+        assert self.facts.L
+        assert self.facts.mu
+        contracts = 2 / (self.facts.L + self.facts.mu + 2 * pull)
+        etas = [contracts / 4, contracts]
+        longest = 1 / (1 / self.worlds.longest + pull)
+        while not line.place.by_stability and etas[-1] * 4 <= longest:
+            etas.append(etas[-1] * 4)
+        return etas
+
+    def _clips(self, line: Line) -> list[float]:
+        bound = self.facts.gradient_bound or math.inf
+        if line.place.by_stability and not self.facts.clipped_convex:
+            return [bound]  # a clipped multinomial loss is not convex
+        if self.question.clip:
+            return [self.question.clip]
+        longest = bound if bound < math.inf else 1.0
+        return [longest * 2 ** (-j) for j in range(5)]
+
+    def neighbours(self, candidate: Candidate) -> list[Candidate]:
+        place = mechanism("record", candidate.noise_in)
+        line = Line(candidate.algorithm, candidate.options, place, candidate.warm)
+        near, T, tau = [], self.question.iterations, candidate.local_steps
+        if T:
+            near += _paces_beside(candidate, T)
+        elif place.paid_per == "round":
+            near += [replace(candidate, local_steps=t) for t in (tau // 2, tau * 2) if t >= 1]
+            near += [replace(candidate, rounds=k) for k in _beside(candidate.rounds)]
+        else:
+            near += [replace(candidate, rounds=k) for k in _beside(candidate.rounds, 2)]
+        if len(self._clips(line)) > 1:
+            near += [replace(candidate, clip=candidate.clip * f) for f in (2**-0.5, 2**0.5)]
+        etas = self._etas(line)
+        at = min(range(len(etas)), key=lambda i: abs(etas[i] - candidate.eta))
+        near += [replace(candidate, eta=eta) for eta in etas[max(0, at - 1) : at + 2]]
+        bound = self.facts.gradient_bound or math.inf
+        return [c for c in near if c.iterations <= LONGEST and c.clip <= 1.001 * bound]
+
+    def cheaper(self, candidate: Candidate) -> list[Candidate]:
+        """The same with more local steps a round, where these save communication alone."""
+        T, place = candidate.iterations, mechanism("record", candidate.noise_in)
+        if place.paid_per == "round":
+            return []
+        return [
+            replace(candidate, local_steps=tau, rounds=T // tau)
+            for tau in divisors_of(T)
+            if tau > 1 and tau in (2, 4, 8, 16, 32, 64, T)
+        ]
+
+    def price(self, candidate: Candidate) -> float:
+        return candidate.rounds * (candidate.local_steps + self.question.round_cost)
+
+    def level(self, candidate: Candidate) -> Level:
+        """Stand-ins may have fewer records than the clients they stand for: the noise of their mean
+        gradients counts."""
+        place, number = mechanism("record", candidate.noise_in), self.worlds.number
+        events = _events(candidate, self.promise, self.facts)
+        fewer = math.sqrt(number / self.facts.clients)
+        clients: Any = self.worlds.rows[0].clients
+        sizes, real = clients.sizes, self.facts.sizes or (1,)
+        order = {size: event for size, event in zip(real, _all(events, len(real)), strict=True)}
+        sigmas = []
+        for size, own in zip(sizes, self.worlds.sizes, strict=True):
+            sigma = self.promise.client_sigma(order[own].sigma, self.facts.clients) * fewer
+            sigmas.append(sigma if place.noises_message else sigma * size / own)
+        return Level(place, tuple(sigmas))
+
+    def event(self, candidate: Candidate) -> Event:
+        return _events(candidate, self.promise, self.facts)[0]
 
     def nu2(self, candidate: Candidate) -> float | None:
         return trainability_of_gradients(_run(candidate, self.promise, self.facts), self.facts)
 
-    def groups(self, question: Question) -> dict[str, list[Candidate]]:
-        """By place of the noise, algorithm and local steps; without what training refuses."""
-        groups: dict[str, list[Candidate]] = {}
-        refusals = []
-        for place, algorithm in _pairs(question):
-            options = _options(question, algorithm, place)
-            plans = self._plans(question, place, algorithm, options)
-            refusal = self._refusal(plans)
-            if refusal and question.options_of(algorithm):
-                raise refusal  # what was asked for is not left out
-            if refusal:
-                refusals.append(refusal)
-                continue
-            for plan in plans:
-                name = f"{place.noise_in}, {algorithm}, tau = {plan.local_steps}"
-                groups.setdefault(name, []).append(plan)
-        if refusals and not groups:
-            raise refusals[0]
-        return groups
 
-    def _plans(
-        self, question: Question, place: Mechanism, algorithm: str, options: Options
-    ) -> list[Candidate]:
-        T = question.iterations
-        return [
-            Candidate(algorithm, eta, tau, K, C, 1.0, place.noise_in, options)
-            for tau in (divisors_of(T) if T else RECORD_PACES)
-            for eta in self._etas(algorithm, options)
-            for K in _rounds(T, tau, place)
-            for C in self._clips(question, place)
-        ]
-
-    def _refusal(self, plans: list[Candidate]) -> InvalidValue | None:
-        """Why training would not follow these plans: what it refuses is not tried."""
-        try:
-            for plan in plans[:1]:
-                settings_of(plan, self.promise, task=self.facts.task)
-        except InvalidValue as refusal:
-            return refusal
-        return None
-
-    def _etas(self, algorithm: str, options: Options) -> list[float]:
-        """The longest step that contracts, and a short one."""
-        pull = algorithm_spec(algorithm).proximal(options)
-        L, mu = self.surrogate.L + pull, self.surrogate.mu + pull
-        return [2 / (L + mu), 0.5 / L]
-
-    def _clips(self, question: Question, place: Mechanism) -> list[float]:
-        bound = self.facts.gradient_bound or math.inf
-        if place.by_stability and not self.facts.clipped_convex:
-            return [bound]  # a clipped multinomial loss is not convex
-        if question.clip:
-            return [question.clip]
-        longest = bound if bound < math.inf else 1.0
-        shares = (1.0, 0.3) if place.by_stability else (1.0, 0.3, 0.1)
-        return [share * longest for share in shares]
-
-    def event(self, candidate: Candidate) -> Event:
-        """Of the sum of a client's gradients, or of its message: from the mechanism itself."""
-        return _event(candidate, self.promise, self.facts)
-
-    def try_out(self, candidate: Candidate, seeds: range) -> Trial:
-        """The plan on the stand-ins, whose mean gradients get the noise that those of real clients
-        would have."""
-        noise = TrialNoise(seeds)
-        place = mechanism("record", candidate.noise_in)
-        sigma = self.promise.client_sigma(self.event(candidate).sigma, self.facts.clients)
-        # Fewer stand-ins than clients: the noise of the average counts.
-        fewer = math.sqrt(self.surrogate.number / self.facts.clients)
-        scaled = sigma * fewer
-        if not place.noises_message:
-            scaled = sigma * self.clients.sizes[0] / self.records * fewer
-        rates = (1.0,) * self.surrogate.number
-        lattice = own_lattice(0.0, scaled)
-        gradient = place.gradient(self.clients, candidate.clip, scaled, lattice, rates, noise)
-        releaser = place.releaser(candidate.clip, scaled, lattice)
-        return try_plan(self.surrogate, candidate, gradient, releaser, noise, len(seeds))
-
-    def choose(self, trials: Iterable[Trial], question: Question) -> Trial:
-        """The cheapest of those that are as good as the best."""
-        trials = list(trials)
-        least = min(trial.mean for trial in trials)
-        good = [trial for trial in trials if trial.mean <= AS_GOOD * least]
-        return min(good, key=lambda trial: _price(trial.candidate, question.round_cost))
-
-    def changes(self, question: Question, untrained: float) -> Changes:
-        """The smallest epsilon, and the smallest number of records of a client."""
-        # One place for the noise and one pace are enough to tell.
-        first, *_ = self.groups(question).values()
-        longest = max(candidate.eta for candidate in first)
-        short = [c for c in first if c.eta == longest and c.iterations <= 64]
-        candidates = short or first[:4]
-
-        def worth(records: float) -> bool:
-            more = replace(self, facts=self.facts._replace(sizes=(math.ceil(records),)))
-            best = race(candidates, more.try_out, ((4, 3), (32, 1)))
-            return best.mean + 2 * best.standard_error < WORTH_WHILE * untrained
-
-        records = smallest(worth, self.records, whole=True)
-        if records is None:
-            return Changes()
-        epsilon, delta = self.promise.epsilon, self.promise.delta
-        wanted = gdp_mu(epsilon, delta) * records / self.records
-        less = smallest(lambda value: gdp_mu(value, delta) >= wanted, epsilon)
-        return Changes(epsilon=less, records=int(records))
-
-
-def _rounds(T: int | None, tau: int, place: Mechanism) -> list[int]:
-    if T:
-        return [T // tau]
-    if place.paid_per == "local step":
-        return [steps // tau for steps in RECORD_STEPS if steps >= tau]
-    return list(FEW_ROUNDS)
+def _all(events: list[Event], clients: int) -> list[Event]:
+    return events if len(events) == clients else events * clients
 
 
 def _pairs(question: Question) -> Iterator[tuple[Mechanism, str]]:
@@ -353,14 +367,10 @@ def _options(question: Question, algorithm: str, place: Mechanism) -> dict[str, 
     return {**(spec.open_memory if private else {}), **question.options_of(algorithm)}
 
 
-def _price(candidate: Candidate, round_cost: float) -> float:
-    return candidate.rounds * (candidate.local_steps + round_cost)
-
-
-def _event(candidate: Candidate, promise: Promise, facts: Facts) -> Event:
+def _events(candidate: Candidate, promise: Promise, facts: Facts) -> list[Event]:
     run = _run(candidate, promise, facts)
     schedule = (candidate.local_steps,) * candidate.rounds
-    return run.mechanism.events(run, facts, schedule)[0]
+    return run.mechanism.events(run, facts, schedule)
 
 
 def _run(candidate: Candidate, promise: Promise, facts: Facts) -> Run:
@@ -379,6 +389,8 @@ def settings_of(candidate: Candidate, promise: Promise, **others: Any) -> Settin
             "gamma": candidate.gamma,
             "clip": candidate.clip,
             "noise_in": candidate.noise_in,
+            "warm_start": candidate.warm,
+            "returns": candidate.returns,
             "epsilon": promise.epsilon,
             "delta": promise.delta,
             "unit": promise.unit,

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from equipoise.algorithms import Hyper, algorithm_spec
 from equipoise.algorithms.schedule import periodic
-from equipoise.fleets import Broadcast, Fleet, SimulatedFleet, server_rounds
+from equipoise.fleets import Broadcast, Fleet, SimulatedFleet, averaged, server_rounds
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.worlds import Worlds
 from equipoise.privacy.clip import own_lattice
@@ -143,9 +143,8 @@ def _run(
     hyper = Hyper(first.eta, 1 / first.local_steps, clip, first.options)
     spec = algorithm_spec(first.algorithm)
     place, rates = levels[0].place, (1.0,) * worlds.number
-    start = worlds.public if first.warm else worlds.x0
-    assert start is not None
-    x = start.expand(len(worlds.rows), len(plans), len(seeds), -1)
+    start = worlds.start(first.warm)[:, None, None]
+    x = start.expand(-1, len(plans), len(seeds), -1)
     most = max(plan.rounds for plan in plans)
     schedule = periodic(most * first.local_steps, first.local_steps)
     sigma = torch.tensor([level.sigma for level in levels])[:, None, :, None]
@@ -154,23 +153,19 @@ def _run(
         gradient = place.gradient(worlds.clients, clip, 0.0, NOT_ROUNDED, rates, noise)
         releaser = place.releaser(clip, 0.0, NOT_ROUNDED)
         quiet = SimulatedFleet(worlds.number, gradient, spec.make(hyper), releaser, noise)
-        averaged = torch.tensor([level.averaged for level in levels])[:, None, None]
-        fleet = NoisyMean(quiet, averaged, noise)
+        of_mean = torch.tensor([level.averaged for level in levels])[:, None, None]
+        fleet = NoisyMean(quiet, of_mean, noise)
     else:
         lattice = own_lattice(0.0, sigma) if place.noises_message else None
         gradient = place.gradient(worlds.clients, clip, sigma, lattice, rates, noise)
         releaser = place.releaser(clip, sigma, lattice or NOT_ROUNDED)
         fleet = SimulatedFleet(worlds.number, gradient, spec.make(hyper), releaser, noise)
     gamma = torch.tensor([plan.gamma for plan in plans], dtype=x.dtype)[:, None, None]
-    average, total = torch.zeros_like(x[..., :1]).expand(x.shape).clone(), 0
     last, averages = torch.empty(x.shape), torch.empty(x.shape)
-    for round in server_rounds(x, schedule, fleet, gamma):
-        weight = round.number**3
-        total += weight
-        average += (round.x - average) * (weight / total)
+    for round in averaged(server_rounds(x, schedule, fleet, gamma)):
         for p, plan in enumerate(plans):
             if plan.rounds == round.number:
-                last[:, p], averages[:, p] = round.x[:, p], average[:, p]
+                last[:, p], averages[:, p] = round.x[:, p], round.average[:, p]
     return [
         trial
         for p, plan in enumerate(plans)

@@ -7,7 +7,7 @@ where that is not known, how many there are. So the spread over worlds is what i
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
@@ -70,6 +70,7 @@ class World:
     """Stand-ins for the clients, and records on which a model would be judged there.
 
     best      x*, the minimiser of the clients' mean loss
+    public    what a public pool of this world teaches; None where there is none
     test      records of the common population; its targets are [truths, n, outputs], one truth for
               all, or every client's own; None where the task has no records
     """
@@ -78,6 +79,7 @@ class World:
     clients: Convex
     x0: Tensor
     best: Tensor
+    public: Tensor | None = None
     test: "HeldOut | None" = None
 
     @cached_property
@@ -101,7 +103,6 @@ class Worlds:
     """Worlds of equal shape, and all that a planner knows.
 
     sizes       the records of the real clients for which the stand-ins stand
-    public      the model that the public records alone teach, if there are any
     longest     the longest step size with which the stand-ins' local steps are stable
     kind        what they are made of: only real records predict an error, and made-up labels do not
                 even tell whether there is anything to learn
@@ -110,7 +111,6 @@ class Worlds:
     rows: tuple[World, ...]
     sizes: tuple[int, ...]
     x0: Tensor
-    public: Tensor | None
     longest: float
     kind: Kind
     sentences: tuple[str, ...]
@@ -142,7 +142,6 @@ class Worlds:
             tuple(rows),
             self.sizes,
             self.x0,
-            self.public,
             self.longest,
             self.kind,
             self.sentences,
@@ -152,10 +151,20 @@ class Worlds:
         """[worlds, ...] of models [worlds, ..., d]."""
         return torch.stack([row.excess(of) for row, of in zip(self.rows, x, strict=True)])
 
-    def distance(self, start: Tensor) -> float:
-        """From a model to the optimum, in the root mean square over worlds."""
-        squares = [float((row.best - start).square().sum()) for row in self.rows]
-        return math.sqrt(sum(squares) / len(squares))
+    def start(self, warm: bool) -> Tensor:
+        """Where training begins in every world, [worlds, d]."""
+        starts = [row.public if warm else row.x0 for row in self.rows]
+        return torch.stack([start for start in starts if start is not None])
+
+    @property
+    def warm(self) -> bool:
+        """Whether there is a public model to begin from."""
+        return self.rows[0].public is not None
+
+    def distance(self, warm: bool) -> float:
+        """From the start to the optimum, in the root mean square over worlds."""
+        best = torch.stack([row.best for row in self.rows])
+        return float((best - self.start(warm)).square().sum(-1).mean().sqrt())
 
 
 @runtime_checkable
@@ -217,14 +226,14 @@ def known_of(task: Task, skew: str | None, records: tuple[int, ...] | None) -> K
 
 
 def worlds_of(
-    task: Task, known: Known, public: Tensor | None, count: int, seed: int, l2: float | None = None
+    task: Task, known: Known, count: int, seed: int, l2: float | None = None
 ) -> Worlds:
     """`count` worlds, as many for each skew that is possible."""
     if task.L is None or task.mu is None:
         raise DataError(f"task={task.name}: no smoothness is known, so no plan can be tried")
     private = task.clients
     if isinstance(private, LinearClients):
-        return _of_records(task, private, known, public, count, seed, l2)
+        return _of_records(task, private, known, count, seed, l2)
     if not isinstance(private, Generated):
         raise DataError(
             f"task={task.name}: nothing public can stand in for its clients, so no plan can be "
@@ -239,7 +248,6 @@ def worlds_of(
         tuple(rows),
         (1,) * number,
         task.x0.float(),
-        None,
         1 / task.L,
         "drawn by the task",
         (*task.public, "stand-ins drawn by the task's public generator with other seeds"),
@@ -250,7 +258,6 @@ def _of_records(
     task: Task,
     private: LinearClients,
     known: Known,
-    public: Tensor | None,
     count: int,
     seed: int,
     l2: float | None,
@@ -281,7 +288,8 @@ def _of_records(
             population = population_of(cast(Table, pools[w]), private.link, norm)
         skew = known.skews[w % len(known.skews)]
         sizes = _sizes(known, chosen, features * outputs, rng)
-        rows.append(_world(population, skew, sizes, l2, task.x0, rng))
+        public = len(task.pool.features) if isinstance(task.pool, Table) else 0
+        rows.append(_world(population, skew, sizes, public, l2, task.x0, rng))
     width = max(row.clients.features.shape[1] for row in rows)
     rows = [_padded(row, width) for row in rows]
     longest = min(_longest_step(row.clients) for row in rows)
@@ -290,7 +298,6 @@ def _of_records(
         tuple(rows),
         real,
         task.x0.float(),
-        None if public is None else public.float(),
         max(longest, 1 / task.L),
         kind,
         sentences,
@@ -323,6 +330,7 @@ def _world(
     population: Population,
     skew: Skew,
     sizes: list[int],
+    public: int,
     l2: float,
     x0: Tensor,
     rng: np.random.Generator,
@@ -345,9 +353,13 @@ def _world(
         l2,
     )
     best = minimiser(union, x0, 1e-4)
+    pool = _drawn(truth, public, rng) if public else None
+    taught = minimiser(linear_clients([pool], population.link, l2, None, 0), x0, 1e-4) if pool else None
     targets = np.stack([own.targets(test, rng) for own in truths])
     records = HeldOut(torch.from_numpy(test).float(), torch.from_numpy(targets).float())
-    return World(skew, clients.single(), x0.float(), best.float(), records)
+    return World(
+        skew, clients.single(), x0.float(), best.float(), None if taught is None else taught.float(), records
+    )
 
 
 def _drawn(truth: Truth, count: int, rng: np.random.Generator) -> Table:
@@ -377,7 +389,7 @@ def _labels(table: Table) -> Any:
 
 def _padded(row: World, width: int) -> World:
     clients = cast(LinearClients, row.clients)
-    return World(row.skew, clients.padded(width), row.x0, row.best, row.test)
+    return replace(row, clients=clients.padded(width))
 
 
 def _longest_step(clients: LinearClients) -> float:

@@ -95,7 +95,7 @@ class ClientMessage:
         clients: Any,
         clip: Any,
         sigma: Any,
-        lattice: Lattice,
+        lattice: Lattice | None,
         rates: tuple[float, ...],
         noise: "NoiseSource",
     ) -> Gradient:

@@ -101,7 +101,7 @@ class Mechanism(Protocol):
         clients: Any,
         clip: Any,
         sigma: Any,
-        lattice: Lattice,
+        lattice: Lattice | None,
         rates: tuple[float, ...],
         noise: "NoiseSource",
     ) -> Gradient:

@@ -86,7 +86,7 @@ class RecordGradient:
         clients: Any,
         clip: Any,
         sigma: Any,
-        lattice: Lattice,
+        lattice: Lattice | None,
         rates: tuple[float, ...],
         noise: "NoiseSource",
     ) -> Gradient:

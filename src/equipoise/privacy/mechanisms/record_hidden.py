@@ -82,7 +82,7 @@ class RecordHidden(RecordGradient):
         clients: Any,
         clip: Any,
         sigma: Any,
-        lattice: Lattice,
+        lattice: Lattice | None,
         rates: tuple[float, ...],
         noise: "NoiseSource",
     ) -> Gradient:

@@ -110,7 +110,7 @@ class RecordMessage:
         clients: Any,
         clip: Any,
         sigma: Any,
-        lattice: Lattice,
+        lattice: Lattice | None,
         rates: tuple[float, ...],
         noise: "NoiseSource",
     ) -> Gradient:
