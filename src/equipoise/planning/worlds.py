@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import DataError, require
-from equipoise.planning.population import Population, Truth, made_up_pool, population_of
+from equipoise.planning.population import Truth, made_up_pool, population_of
 from equipoise.seeds import stream
-from equipoise.tasks.linear import LinearClients, linear_clients
+from equipoise.tasks.linear import LinearClients, Link, linear_clients
 from equipoise.tasks.public import minimiser
 from equipoise.tasks.splits import parse_split, skewed
 from equipoise.tasks.task import Convex, Table, Task
@@ -28,6 +28,7 @@ STAND_INS = 40  # at most: more cost time and change little
 TABLE = 80_000  # numbers in the tables of a world, where that leaves every client FEW_RECORDS
 FEW_RECORDS, MOST_RECORDS = 40, 400
 TEST_RECORDS = 1000
+LARGE = 150  # parameters, from where on worlds are made with less care
 MADE_UP_RECORDS = 200
 OWN_TRUTHS = 0.5  # how far clients' own teachers lie from the common one, in its length
 
@@ -71,8 +72,7 @@ class World:
 
     best      x*, the minimiser of the clients' mean loss
     public    what a public pool of this world teaches; None where there is none
-    test      records of the common population; its targets are [truths, n, outputs], one truth for
-              all, or every client's own; None where the task has no records
+    test      records that no client holds; None where the task has no records
     """
 
     skew: Skew
@@ -92,7 +92,8 @@ class World:
 
 
 class HeldOut(NamedTuple):
-    """features [n, features] and targets [truths, n, outputs]."""
+    """features [truths, n, features] and targets [truths, n, outputs]: one truth for all clients,
+    or every client's own."""
 
     features: Tensor
     targets: Tensor
@@ -278,18 +279,13 @@ def _of_records(
         sentences += (
             "nothing else: the worlds have made-up records, which predict no error",
         )
-    known_population = population_of(cast(Table, pools[0]), private.link, norm)
     rows, l2 = [], private.l2 if l2 is None else l2
-    chosen = _stand_ins(known, len(private.sizes))
-    for w in range(count):
+    chosen, few = _stand_ins(known, len(private.sizes)), features * outputs > LARGE
+    for w, truth in enumerate(_truths(pools, private.link, norm, l2, count, seed, 1 if few else 3)):
         rng = stream(seed, "world", w)
-        population = known_population
-        if kind == "made up" and w:
-            population = population_of(cast(Table, pools[w]), private.link, norm)
-        skew = known.skews[w % len(known.skews)]
         sizes = _sizes(known, chosen, features * outputs, rng)
-        public = len(task.pool.features) if isinstance(task.pool, Table) else 0
-        rows.append(_world(population, skew, sizes, public, l2, task.x0, rng))
+        skew = known.skews[w % len(known.skews)]
+        rows.append(_world(truth, skew, sizes, l2, task.x0, kind == "real records", rng))
     width = max(row.clients.features.shape[1] for row in rows)
     rows = [_padded(row, width) for row in rows]
     longest = min(_longest_step(row.clients) for row in rows)
@@ -326,45 +322,51 @@ def _sizes(
     return [max(1, min(size, most)) for size in sizes]
 
 
+def _truths(
+    pools: Sequence[Any], link: Link, norm: float, l2: float, count: int, seed: int, spare: int
+) -> list[Truth]:
+    """A truth for every world: all from the one pool that there is, or each from one that was made
+    up."""
+    rng = stream(seed, "truths")
+    if all(pool is pools[0] for pool in pools):
+        return population_of(pools[0], link, norm, l2).draw(count, rng, spare)
+    return [population_of(pool, link, norm, l2).draw(1, rng, 1)[0] for pool in pools]
+
+
 def _world(
-    population: Population,
+    truth: Truth,
     skew: Skew,
     sizes: list[int],
-    public: int,
     l2: float,
     x0: Tensor,
+    public: bool,
     rng: np.random.Generator,
 ) -> World:
-    truth = population.draw(rng)
-    test = truth.features(TEST_RECORDS, rng)
     if skew.own_truths:
         truths = [truth.own(skew.own_truths, rng) for _ in sizes]
-        tables = [_drawn(own, size, rng) for own, size in zip(truths, sizes, strict=True)]
+        tables = [own.records(size, rng) for own, size in zip(truths, sizes, strict=True)]
     else:
         truths = [truth]
-        tables = _dealt(_drawn(truth, sum(sizes), rng), skew.concentration, sizes, rng)
-    clients = linear_clients(tables, population.link, l2, None, 0)
+        tables = _dealt(truth.records(sum(sizes), rng), skew.concentration, sizes, rng)
+    link = truth.population.link
+    clients = linear_clients(tables, link, l2, None, 0)
     union = LinearClients(
         clients.features.flatten(0, 1)[None],
         clients.targets.flatten(0, 1)[None],
         clients.weights.flatten()[None] / len(sizes),
         (sum(sizes),),
-        population.link,
+        link,
         l2,
     )
     best = minimiser(union, x0, 1e-4)
-    pool = _drawn(truth, public, rng) if public else None
-    taught = minimiser(linear_clients([pool], population.link, l2, None, 0), x0, 1e-4) if pool else None
-    targets = np.stack([own.targets(test, rng) for own in truths])
-    records = HeldOut(torch.from_numpy(test).float(), torch.from_numpy(targets).float())
-    return World(
-        skew, clients.single(), x0.float(), best.float(), None if taught is None else taught.float(), records
+    judged = [own.records(TEST_RECORDS // len(truths) + 1, rng) for own in truths]
+    features, targets = (
+        torch.from_numpy(np.stack(parts)).float() for parts in zip(*judged, strict=True)
     )
-
-
-def _drawn(truth: Truth, count: int, rng: np.random.Generator) -> Table:
-    features = truth.features(count, rng)
-    return Table(features, truth.targets(features, rng))
+    taught = truth.public.float() if public and truth.public is not None else None
+    return World(
+        skew, clients.single(), x0.float(), best.float(), taught, HeldOut(features, targets)
+    )
 
 
 def _dealt(
