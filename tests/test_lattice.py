@@ -593,16 +593,7 @@ def test_what_leaves_is_on_the_lattice_that_is_told(leaves, changes):
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.3])
-def test_noised_sums_of_gradients_are_on_the_lattice_that_is_told(monkeypatch, rate):
-    from equipoise.privacy import noisy_gradient
-
-    sums, on_lattice = [], noisy_gradient.on_lattice
-
-    def seen(*arguments):
-        sums.append(on_lattice(*arguments))
-        return sums[-1]
-
-    monkeypatch.setattr(noisy_gradient, "on_lattice", seen)
+def test_noised_sums_of_gradients_are_on_the_lattice_that_is_told(noised_sums, rate):
     result = train(
         task="breast-cancer",
         clients=5,
@@ -612,9 +603,9 @@ def test_noised_sums_of_gradients_are_on_the_lattice_that_is_told(monkeypatch, r
         unit="record",
         sampling_rate=rate,
     )
-    assert len(sums) == 8
+    assert len(noised_sums) == 8
     assert ": every coordinate of a noised sum of gradients" in statement(result)
-    for total in sums:
+    for total in noised_sums:
         steps = total / result.lattice
         assert torch.equal(steps, steps.round())
         assert (steps % 2 != 0).any()
