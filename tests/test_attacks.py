@@ -344,6 +344,8 @@ def guessed(worlds, truth, algorithm, changes, releaser_of=None, rounds=16):
 
 @pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
 def test_in_floating_point_the_attacker_was_always_right(worlds, algorithm):
+    """In float32 with normals of float32. Those of float64 leave no gaps there: then the attacker
+    waits for a number near zero, as in the test of one release."""
     for n in range(10):
         assert guessed(worlds, n % 2, algorithm, {"clip": 1.0}, InFloatingPoint) == (True, True)
 
