@@ -53,6 +53,7 @@ RUNS = {
     "released h": {**CLIENT, **SCAFFNEW, "h_update": "released"},
     "fedprox": {**SHARED, "algorithm": "dp-fedprox", "prox": 0.3},
     "skew, minibatches": {**SHARED, "split": "dirichlet:0.3", "batch": 8, "seed": 3, "clients": 7},
+    "average": {**SHARED, **SCAFFNEW, "returns": "average"},
     "warm start": {**SHARED, "warm_start": True, "public_records": 40},
     "lemma 1": {**CLIENT, "noise_rule": "lemma1", "v": "record-style"},
     "no noise": {**CLIENT, "epsilon": math.inf, **SCAFFNEW},

@@ -54,6 +54,12 @@ def dp_scaffnew(x0, coins, p, eta, C, noise, g, N):
     return x, h
 
 
+def average(models):
+    """sum k^3 x_k / sum k^3 of the communicated models x_1 ... x_K. Not of the paper."""
+    weights = [k**3 for k in range(1, len(models) + 1)]
+    return sum(w * x for w, x in zip(weights, models, strict=True)) / sum(weights)
+
+
 def dp_fedprox(x0, T, tau, eta, mu, C, noise, g, N):
     """FedProx (Li et al. 2020, Algorithm 2) where all clients take part (K = N), and tau gradient
     steps are the inexact minimisation of h_k. Sent is the progress, clipped and noised as above.

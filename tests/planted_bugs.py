@@ -191,6 +191,12 @@ BUGS = [  # what is wrong, file, old text, new text
         "        yield Round(number, iteration, x + fleet.memory.update.mean(-2))",
     ),
     (
+        "what is returned holds un-noised updates",
+        "engine.py",
+        "_returned(trained, round), _alone(runs)",
+        "_returned(trained, round) + fleet.memory.update.mean(-2), _alone(runs)",
+    ),
+    (
         "one record: replace-one accounted for as add-remove",
         "privacy/sampled.py",
         '"replace-one": NeighboringRelation.REPLACE_ONE',

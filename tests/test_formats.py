@@ -114,6 +114,8 @@ def test_old_runs_are_loaded(name):
     assert [point.test_error for point in result.curve] == [
         point["test_error"] for point in old["curve"]
     ]
+    assert {point.average_error for point in result.curve} == {None}
+    assert result.run.returns == "last"
     assert len(result.per_round or []) == len(old["per_round"] or [])
     assert result.x.shape == (old["dimension"],)
 
@@ -381,10 +383,11 @@ def test_a_key_knows_data_numbers_and_every_setting_that_differs(monkeypatch):
                 {"diagnostics": True},
                 {"local_steps": 2},
                 {"noise_rule": "lemma1", "v": "proof"},
+                {"returns": "average"},
             )
         ),
     }
-    assert len(others) == 6 + 11
+    assert len(others) == 6 + 12
     run_key.cache_clear()
     monkeypatch.setattr(keys, "NUMBERS", 3)
     assert run_key(run, "data") != before
@@ -439,5 +442,7 @@ def test_a_run_that_version_0_1_could_not_say_has_no_key_of_version_0_1():
     assert key_of_version_0_1(run, "data")
     said = run.model_copy(update={"options": HashableOptions(h_update="clipped")})
     assert key_of_version_0_1(said, "data") != key_of_version_0_1(run, "data")
+    averaged = run.model_copy(update={"returns": "average"})
+    assert key_of_version_0_1(averaged, "data") is None
     newer = run.model_copy(update={"options": HashableOptions(momentum=0.9)})
     assert key_of_version_0_1(newer, "data") is None

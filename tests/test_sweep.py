@@ -163,6 +163,7 @@ def test_stacked_runs_equal_runs_by_themselves(task, algorithms, batch, trust):
         {"epsilon": 2.0, "clip": 0.1},
         {"epsilon": 0.5, "clip": 3.0},
         {"epsilon": 2.0, "clip": 1.0, "neighbours": "zero-out"},
+        {"epsilon": 2.0, "clip": 0.1, "returns": "average"},
     ]
     columns = [
         {**common, **budget, "algorithm": algorithm}
@@ -216,7 +217,7 @@ def test_only_like_runs_are_stacked():
     }
     assert {(len(stack), len(stack[0])) for stack in stacks_of(grid(several).cells)} == {(1, 1)}
     one, other = (resolved(cell[0]) for cell in grid(SMALL).cells[:2])
-    with pytest.raises(InvalidValue, match="may differ in seed, algorithm, budget and clip only"):
+    with pytest.raises(InvalidValue, match="algorithm, budget, clip and returns only"):
         train_together(
             [task_of("quadratic", TaskOptions.of(one))],
             [[one, other.model_copy(update={"eta": 0.5})]],

@@ -93,11 +93,13 @@ def test_the_noise_that_leaves_is_the_noise_that_the_budget_needs(
     assert len(columns.unique(dim=0)) == len(columns), "no coordinate does"
 
 
-def test_only_communicated_models_come_back(leaves):
+@pytest.mark.parametrize("returns", ["last", "average"])
+def test_only_communicated_models_come_back(leaves, returns):
     releases, _ = leaves
-    result = train(**SMALL, gamma=0.5)
-    expected = 0.5 * torch.stack(releases).mean(1).sum(0)
-    np.testing.assert_allclose(result.x, expected.numpy(), rtol=0, atol=1e-12)
+    result = train(**SMALL, gamma=0.5, returns=returns)
+    models = (0.5 * torch.stack(releases).mean(1)).cumsum(0).numpy()
+    expected = models[-1] if returns == "last" else paper.average(models)
+    np.testing.assert_allclose(result.x, expected, rtol=0, atol=1e-12)
 
 
 def test_dp_fedprox_through_train_is_its_transcription():

@@ -22,7 +22,7 @@ def _aligned(facts: list[tuple[str, str]]) -> list[str]:
 
 
 def result_facts(result: Result) -> list[tuple[str, str]]:
-    facts = [*_errors(result), _spent(result), _protected(result)]
+    facts = [*_errors(result), *_returns(result), _spent(result), _protected(result)]
     if result.run.epsilon < inf:
         facts += [_adversary(result), _noise(result)]
     return [*facts, _clip(result)]
@@ -58,6 +58,13 @@ def _errors(result: Result) -> list[tuple[str, str]]:
     if error >= start:
         facts.append(("", f"no better than not training{_way_out(result)}"))
     return facts
+
+
+def _returns(result: Result) -> list[tuple[str, str]]:
+    """Where it is not the last model."""
+    if result.run.returns == "last":
+        return []
+    return [("returns", "the average of all rounds' models (weights k^3)")]
 
 
 def _way_out(result: Result) -> str:

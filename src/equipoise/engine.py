@@ -13,7 +13,7 @@ from torch import Tensor
 from equipoise.algorithms import Algorithm, Gradient, Hyper, algorithm_spec
 from equipoise.algorithms.schedule import Schedule
 from equipoise.errors import InvalidValue, require
-from equipoise.fleets import Round, SimulatedFleet, server_rounds
+from equipoise.fleets import Round, SimulatedFleet, averaged, server_rounds
 from equipoise.privacy.events import Account
 from equipoise.privacy.lattice import Lattice
 from equipoise.privacy.mechanisms.mechanism import Releaser
@@ -29,13 +29,13 @@ MEASURING = 0.1  # of the work of training, at most: a network is measured less 
 Watch = Callable[[Iterable[Round], int], Iterable[Round]]
 # Each run has its own account, whatever its epsilon means. Trust decides the law of the noise.
 MEANING = {"epsilon", "delta", "noise_rule", "v", "colluding", "neighbours"}
-MAY_DIFFER = {"seed", "simulate_noise_seed", "algorithm", "clip", *MEANING}
+MAY_DIFFER = {"seed", "simulate_noise_seed", "algorithm", "clip", "returns", *MEANING}
 _alike = attrgetter(*(name for name in Run.model_fields if name not in MAY_DIFFER))
 
 
 @dataclass
 class Trained:
-    """What happened in a run: the last communicated model, and what was seen on the way."""
+    """What happened in a run: the model that it returns, and what was seen on the way."""
 
     run: Run
     rounds: int
@@ -67,18 +67,17 @@ def run_rounds(
         tasks = [replace(task, x0=public_model(task)) for task in tasks]
     task, fleet = _fleet(tasks, runs, accounts, noise)
     # [seeds, 1, d] in a stack: the first local steps are the same for all settings of a seed.
-    x = start = task.x0
-    trained = [[Trained(run, len(schedule), start) for run in row] for row in runs]
+    round = Round(0, 0, task.x0)
+    trained = [[Trained(run, len(schedule), round.x) for run in row] for row in runs]
     apart = math.ceil(len(schedule) / min(points, _points(task, run)))
-    _look(trained, task, Round(0, 0, start), None)
-    for number, iteration, x in watch(
-        server_rounds(start, schedule, fleet, run.gamma), len(schedule)
-    ):
+    _look(trained, task, round, None)
+    rounds = averaged(server_rounds(round.x, schedule, fleet, run.gamma))
+    for round in watch(rounds, len(schedule)):
         if run.simulation and fleet.overflowed:
-            _note_failures(trained, number, fleet)
-        if number % apart == 0 or number == len(schedule):
-            _look(trained, task, Round(number, iteration, x), fleet)
-    alone = _alone(runs)
+            _note_failures(trained, round.number, fleet)
+        if round.number % apart == 0 or round.number == len(schedule):
+            _look(trained, task, round, fleet)
+    x, alone = _returned(trained, round), _alone(runs)
     for s, row in enumerate(trained):
         for q, outcome in enumerate(row):
             outcome.x = x if alone else x[s, q].clone()
@@ -181,7 +180,8 @@ def _check_alike(task: Task, runs: Rows) -> None:
     same = shared(run)
     require(
         all(shared(other) == same for row in runs for other in row),
-        "runs that are trained together may differ in seed, algorithm, budget and clip only",
+        "runs that are trained together may differ in seed, algorithm, budget, clip and returns "
+        "only",
     )
     require(
         can_be_stacked(task, run),
@@ -243,7 +243,8 @@ def _points(task: Task, run: Run) -> int:
     if _is_quick(task):
         return POINTS
     passes = 3 * run.iterations * run.clients * (task.batch or 1)
-    return max(1, min(POINTS, int(MEASURING * passes / task.test_records)))
+    models = 1 + (run.returns == "average")
+    return max(1, min(POINTS, int(MEASURING * passes / (models * task.test_records))))
 
 
 def _is_quick(task: Task) -> bool:
@@ -255,13 +256,19 @@ def _look(
     trained: list[list[Trained]], task: Task, round: Round, fleet: SimulatedFleet | None
 ) -> None:
     """Measure the models after a round on public records, if there are any; look inside the
-    clients, if that was asked for."""
-    number, iteration, x = round
+    clients, if that was asked for.
+
+    Averages are measured where that is little work, or where they are returned.
+    """
     outcomes = [outcome for row in trained for outcome in row]
     if task.measure:
-        columns = [_listed(value, trained) for value in task.measure(x)]
-        for outcome, error, loss, mean in zip(outcomes, *columns, strict=True):
-            outcome.curve.append(Point(number, iteration, error, loss, mean))
+        measured = [*task.measure(round.x)]
+        asked = any(outcome.run.returns == "average" for outcome in outcomes)
+        if round.average is not None and (asked or _is_quick(task)):
+            measured += task.measure(round.average)
+        columns = [_listed(value, trained) for value in measured]
+        for outcome, *values in zip(outcomes, *columns, strict=True):
+            outcome.curve.append(Point(round.number, round.iteration, *values))
     if fleet and fleet.memory and outcomes[0].run.diagnostics:
         _diagnose(trained, task, round, fleet)
 
@@ -279,13 +286,23 @@ def _diagnose(
     beyond = norms > torch.tensor(clips, dtype=torch.float64)
     clipped = beyond.double().mean(-1) if run.mechanism.clips_message else None
     whole = round.number == rounds or _is_quick(task)
-    train_error = task.clients.error(round.x) if whole else None
+    train_error = task.clients.error(_returned(trained, round)) if whole else None
     columns = [_listed(value, trained) for value in (clipped, norms.mean(-1), h_norms, train_error)]
     outcomes = [outcome for row in trained for outcome in row]
     for outcome, share, norm, h_norm, error in zip(outcomes, *columns, strict=True):
         has_h = algorithm_spec(outcome.run.algorithm).variate
         seen = Diagnosis(round.number, share, norm, h_norm if has_h else None, error)
         outcome.diagnoses.append(seen)
+
+
+def _returned(trained: list[list[Trained]], round: Round) -> Tensor:
+    """What each run returns, if this is its last round."""
+    averages = torch.tensor([[outcome.run.returns == "average" for outcome in r] for r in trained])
+    if round.average is None or not averages.any():
+        return round.x
+    if averages.all():
+        return round.average
+    return torch.where(averages.unsqueeze(-1), round.average, round.x)
 
 
 def _listed(values: Tensor | None, trained: list[list[Trained]]) -> list[Any]:

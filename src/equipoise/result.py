@@ -19,7 +19,7 @@ from pydantic import (
 
 from equipoise.errors import DataError
 from equipoise.privacy.events import Account, Event
-from equipoise.settings import Real, Run
+from equipoise.settings import Real, Returns, Run
 
 FORMAT = 1
 
@@ -43,6 +43,17 @@ class Point:
     test_loss: Real
     client_error: Real | None = None
     """The mean over clients of the error on their own test records, where each has some."""
+    average_error: Real | None = None
+    average_loss: Real | None = None
+    average_client_error: Real | None = None
+    """The same three, of the average of all rounds' models so far; None where not measured."""
+
+    def of(self, returns: Returns) -> tuple[float, float, float | None]:
+        """Error, loss and client error of what a run would return that ended here."""
+        if returns == "average" and self.average_error is not None:
+            assert self.average_loss is not None
+            return self.average_error, self.average_loss, self.average_client_error
+        return self.test_error, self.test_loss, self.client_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,8 @@ class Diagnosis:
     update_norm: Real
     h_norm: Real | None
     train_error: Real | None
-    """Over all private records; of a network only after the last round."""
+    """Of what the run would return, over all private records; of a network only after the last
+    round."""
 
 
 class PublicOnly(BaseModel):
@@ -142,7 +154,7 @@ class Result(BaseModel):
     repeat: str | None
     version: str
     x: Annotated[Any, Field(exclude=True, repr=False)] = None
-    """The last communicated model, a vector [d]; not part of the document."""
+    """The model that `run.returns` says, a vector [d]; not part of the document."""
 
     @model_validator(mode="before")
     @classmethod

@@ -60,6 +60,7 @@ def _path(value: Any) -> Any:
 
 Paths = Annotated[tuple[str, ...], BeforeValidator(as_paths)]
 Path = Annotated[str, BeforeValidator(_path)]
+Returns = Literal["last", "average"]
 AlgorithmOptions = Annotated[dict[str, float | str], AfterValidator(HashableOptions)]
 
 LEARNING, DATA, PRIVACY, SIMULATION = (
@@ -237,6 +238,12 @@ class Settings(Common):
         LEARNING,
         "records per local step, or full (default: the task's), all records of a client that has "
         "fewer; for unit record the expected size of each client's secret sample",
+    )
+    returns: Returns = flag(
+        "last",
+        LEARNING,
+        "the model of the last round (the paper's), or the average of all rounds' models with "
+        "weight k^3 for round k, which costs no budget and evens out noise",
     )
     warm_start: bool = flag(
         False,

@@ -14,7 +14,7 @@ from equipoise.config import read_config
 from equipoise.engine import Trained, Watch, record_clients, run_rounds, single_fleet
 from equipoise.errors import require
 from equipoise.facts import Facts
-from equipoise.fleets import Round, server_rounds
+from equipoise.fleets import Round, averaged, server_rounds
 from equipoise.privacy.events import Account, account
 from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
 from equipoise.result import Point, PublicOnly, Result
@@ -58,13 +58,14 @@ def train(
 
 
 def rounds(settings: "Settings | Plan | None" = None, **values: Any) -> Iterator[Round]:
-    """The communicated models of a run, as they are made: number, iteration, and the model x [d].
+    """The communicated models of a run, as they are made: number, iteration, the model x [d], and
+    the average of those so far.
 
     The noise is made for all rounds; to stop early spends less than was accounted for, never more.
     """
     ready = prepare(settings, **values)
     fleet, x0 = single_fleet(ready.task, ready.run, ready.account, ready.noise)
-    return server_rounds(x0, ready.schedule, fleet, ready.run.gamma)
+    return averaged(server_rounds(x0, ready.schedule, fleet, ready.run.gamma))
 
 
 def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepared:
@@ -135,8 +136,8 @@ def train_together(
     """Simulated runs in one computation: a row for each task (each public seed), with the same
     settings in the same order.
 
-    Runs may differ in seeds, algorithm, budget, clip threshold and rule of noise. They are measured
-    `points` times at most.
+    Runs may differ in seeds, algorithm, budget, clip threshold, rule of noise and what they return.
+    They are measured `points` times at most.
     """
     schedule = schedule_of(runs[0][0])
     accounts = [
@@ -174,6 +175,7 @@ def train_together(
 def _result(ready: Prepared, trained: Trained) -> Result:
     run, task, spent = ready.run, ready.task, ready.account
     curve, units = trained.curve, task.facts(run.unit).units(run.unit)
+    error, _, client_error = curve[-1].of(run.returns) if curve else (None,) * 3
     return Result(
         run=run,
         account=spent,
@@ -187,8 +189,8 @@ def _result(ready: Prepared, trained: Trained) -> Result:
         mu=task.mu,
         L=task.L,
         noise_source=ready.noise.name if spent.sigma > 0 else "none",
-        test_error=curve[-1].test_error if curve else None,
-        client_error=curve[-1].client_error if curve else None,
+        test_error=error,
+        client_error=client_error,
         baseline_error=_baseline(task, curve),
         error_name=task.error_name,
         public_only=ready.alone,

@@ -2,7 +2,7 @@
 
 from equipoise.fleets.client import client_round
 from equipoise.fleets.fleet import Broadcast, Fleet, Release
-from equipoise.fleets.server import Round, server_rounds
+from equipoise.fleets.server import Round, averaged, server_rounds
 from equipoise.fleets.simulated import SimulatedFleet
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Release",
     "Round",
     "SimulatedFleet",
+    "averaged",
     "client_round",
     "server_rounds",
 ]

@@ -1,6 +1,6 @@
 """The one server loop."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from torch import Tensor
@@ -15,6 +15,8 @@ class Round(NamedTuple):
     number: int
     iteration: int
     x: Tensor
+    average: Tensor | None = None
+    """Of the models so far, where `averaged` made it."""
 
 
 def server_rounds(
@@ -28,3 +30,17 @@ def server_rounds(
         x = x + gamma * fleet.exchange(Broadcast(number, steps, x))  # Alg. 1, l. 12; Alg. 2, l. 9
         iteration += local_steps
         yield Round(number, iteration, x)
+
+
+def averaged(rounds: Iterable[Round]) -> Iterator[Round]:
+    """The same rounds, each with the average of x_1 ... x_k, weights 1^3 ... k^3: post-processing.
+
+    Later models are nearer to the optimum, and each carries noise that an average evens out (as
+    the polynomial-decay averaging of Shamir and Zhang 2013). x_0 has no part in it.
+    """
+    average: Tensor | float = 0.0
+    for round in rounds:
+        k, x = round.number, round.x
+        share = 4 * k / (k + 1) ** 2  # k^3 / (1^3 + ... + k^3)
+        average = average + share * (x.double() - average)
+        yield round._replace(average=average.to(x.dtype))

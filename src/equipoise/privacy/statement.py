@@ -39,6 +39,11 @@ LAW = {
     "so the sum hides as much as Gaussian noise of sigma, up to factors that epsilon includes; mu "
     "is that of this Gaussian noise",
 }
+RETURNED = {
+    "last": "Returned was the model after the last round.",
+    "average": "Returned was the average of the models after rounds k = 1, 2, ..., with weights "
+    "k^3: it follows from these models alone, and so spends nothing more.",
+}
 FLOATING_POINT = (
     "Gaps between floating-point numbers: the lowest bits of a release can tell more than epsilon "
     "allows. (Made by a version that did not yet round releases to a lattice.)"
@@ -246,7 +251,7 @@ def _strength(epsilon: float) -> str:
 def _origin(result: Result, model_sha256: str | None) -> str:
     parts = [
         f"Equipoise {result.version}, algorithm {result.run.algorithm}, {result.run.iterations} "
-        f"local steps in {result.rounds} rounds."
+        f"local steps in {result.rounds} rounds. {RETURNED[result.run.returns]}"
     ]
     if model_sha256:
         parts.append(f"This is about the model in the file with SHA-256 `{model_sha256}`.")

@@ -45,7 +45,7 @@ CREATE TABLE curves (
     key TEXT NOT NULL REFERENCES runs(key),
     round INTEGER NOT NULL,
     iteration INTEGER NOT NULL,
-    test_error REAL, test_loss REAL, client_error REAL,
+    test_error REAL, test_loss REAL, client_error REAL, -- of what the run would return here
     train_error REAL, clipped REAL, update_norm REAL,
     PRIMARY KEY (key, round)
 ) STRICT, WITHOUT ROWID""",
@@ -269,12 +269,7 @@ def _curve_rows(key: str, result: Result) -> Iterator[tuple[Any, ...]]:
         for seen in result.per_round or []
     }
     for point in result.curve:
-        numbers = (
-            point.test_error,
-            point.test_loss,
-            point.client_error,
-            *inside.get(point.round, (None,) * 3),
-        )
+        numbers = (*point.of(result.run.returns), *inside.get(point.round, (None,) * 3))
         yield key, point.round, point.iteration, *map(_finite, numbers)
 
 

@@ -67,8 +67,8 @@ def key_of(run: Run) -> str:
 
 
 def stacks_of(cells: Sequence[Sequence[Settings]]) -> list[Stack]:
-    """The runs of a grid as stacks: cells that differ only in algorithm, budget, clip and noise
-    rule."""
+    """The runs of a grid as stacks: cells that differ only in algorithm, budget, clip, noise rule
+    and what they return."""
     groups: dict[tuple[Any, ...], list[tuple[Run, ...]]] = {}
     stacks: list[Stack] = []
     for cell in cells:
