@@ -10,6 +10,7 @@ import torch
 from hypothesis import settings
 
 from equipoise.fleets import client_round, simulated
+from equipoise.privacy import noisy_gradient
 from problems import BOUNDS, DATA, HEADER
 
 torch.set_num_threads(1)  # small problems
@@ -46,6 +47,19 @@ def leaves(monkeypatch):
 
     monkeypatch.setattr(simulated, "client_round", tapped)
     return releases, updates
+
+
+@pytest.fixture
+def noised_sums(monkeypatch):
+    """The noised sums of gradients in runs of the test: a list of [..., clients, d]."""
+    sums, on_lattice = [], noisy_gradient.on_lattice
+
+    def tapped(*arguments):
+        sums.append(on_lattice(*arguments))
+        return sums[-1]
+
+    monkeypatch.setattr(noisy_gradient, "on_lattice", tapped)
+    return sums
 
 
 @pytest.fixture

@@ -441,6 +441,18 @@ BUGS = [  # what is wrong, file, old text, new text
         "        out[tuple(place)] += 0 * nearest(",
     ),
     (
+        "a biased tie: what 64 bits leave open goes up",
+        "privacy/samplers.py",
+        "        out[tuple(place)] = nearest(",
+        "        out[tuple(place)] = np.ceil((scale * normals)[tuple(place)]) + 0 * nearest(",
+    ),
+    (
+        "a biased tie: what 192 bits leave open goes up",
+        "privacy/samplers.py",
+        "            if low == high:\n                return low\n",
+        "            return high\n",
+    ),
+    (
         "zero twice, as +0 and -0",
         "privacy/samplers.py",
         "    np.rint(scaled, out=out)",

@@ -10,7 +10,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-from data_files import BATCHES, binary, cifar_archive, femnist_files, leaf, put, tar_of, writer
+from data_files import (
+    BATCHES,
+    VOCABULARY,
+    VOCABULARY_OF_TWO,
+    binary,
+    cifar_archive,
+    femnist_files,
+    leaf,
+    put,
+    reddit_files,
+    tar_of,
+    writer,
+)
 from equipoise import DataError
 from equipoise.paper.data import data_set as data_sets
 from equipoise.paper.data import files
@@ -21,22 +33,10 @@ from equipoise.paper.data.reddit import REDDIT
 from equipoise.tasks import TaskOptions, load_task
 from problems import run_command
 
-VOCABULARY = "reddit/vocab/reddit_vocab.pck"
-
 
 class Evil:
     def __reduce__(self):
         return os.mkdir, ("hacked",)
-
-
-VOCABULARY_OF_TWO = {"vocab": {"a": 2}, "size": 3, "unk_symbol": 1, "pad_symbol": 0}
-
-
-def reddit_files(place, user, vocabulary=VOCABULARY_OF_TWO):
-    for part in ("train", "test"):
-        put(place / f"reddit/data/{part}/a.json", leaf({"1": user}))
-    if vocabulary:
-        put(place / VOCABULARY, pickle.dumps(vocabulary))
 
 
 WRONG = {

@@ -13,50 +13,13 @@ import pytest
 import torch
 
 import equipoise
+from data_files import SMALL, hippocampus_files, hospitals, nifti, of_subject, scan, subject
 from equipoise.errors import DataError
 from equipoise.paper.data import brain_mri as mri
 from equipoise.paper.data.files import File
 from equipoise.paper.tasks import fed_ixi as tasks
 from equipoise.tasks.task import TaskOptions
 from problems import DATA
-
-SMALL = (8, 12, 8)
-
-
-def subject(letter, number=0):
-    """The name of a subject whose letter in SPLIT this is: g, h or i for a training record, G, H or
-    I for a test record."""
-    numbers = [k + 1 for k, other in enumerate(mri.SPLIT) if other == letter]
-    hospital = {"G": "Guys", "H": "HH", "I": "IOP"}[letter.upper()]
-    return f"IXI{numbers[number]:03d}-{hospital}-0001"
-
-
-def nifti(voxels):
-    return gzip.compress(nibabel.Nifti1Image(voxels, np.eye(4)).to_bytes(), 1)
-
-
-def scan(seed=0, shape=(9, 7, 8)):
-    """A noisy volume that is brighter where the mask is."""
-    mask = np.zeros(shape, np.uint8)
-    mask[2:7, 1:6, 2:6] = 1
-    return (mask + np.random.default_rng(seed).normal(0, 0.2, shape)).astype(np.float32), mask
-
-
-def of_subject(name, image=None, mask=None):
-    """The two files of a subject, as FLamby lays them out."""
-    image, mask = (
-        nifti(scan()[0]) if image is None else image,
-        nifti(scan()[1]) if mask is None else mask,
-    )
-    return {f"{name}/T1/{name}_image.nii.gz": image, f"{name}/label/{name}_label.nii.gz": mask}
-
-
-def hospitals(letters="ggGhhHiiI"):
-    """Files of as many subjects as there are letters."""
-    files = {}
-    for k, letter in enumerate(letters):
-        files |= of_subject(subject(letter, letters[:k].count(letter)), *map(nifti, scan(k)))
-    return files
 
 
 @pytest.fixture
@@ -408,18 +371,10 @@ def test_a_hospital_without_records_is_named(put, monkeypatch, letters, lack):
 
 def test_hippocampus_labels_are_one_foreground(put, monkeypatch):
     monkeypatch.setattr(mri, "SHAPE", SMALL)
-    files = {}
-    for k in range(16):
-        image, mask = scan(k)
-        for name, content in (
-            ("imagesTr", image),
-            ("labelsTr", mask * (1 + np.arange(9) % 2).astype(np.uint8)[:, None, None]),
-        ):
-            files |= {f"Task04_Hippocampus/{name}/hippocampus_{3 * k:03d}.nii.gz": nifti(content)}
-            files |= {
-                f"Task04_Hippocampus/{name}/._hippocampus_{3 * k:03d}.nii.gz": b"of a Macintosh"
-            }
-    put(files | {"Task04_Hippocampus/imagesTs/hippocampus_099.nii.gz": b"has no mask"})
+    files = hippocampus_files()
+    of_a_macintosh = {name.replace("/hippo", "/._hippo"): b"of a Macintosh" for name in files}
+    no_mask = {"Task04_Hippocampus/imagesTs/hippocampus_099.nii.gz": b"has no mask"}
+    put(files | of_a_macintosh | no_mask)
     arrays = mri.HIPPOCAMPUS.prepared()
     assert (len(arrays["train_inputs"]), len(arrays["test_inputs"])) == (12, 4)
     wanted = mri._resized(torch.from_numpy(scan()[1]).float()) == 1

@@ -4,15 +4,33 @@ noise holds for what is really added."""
 import math
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from data_files import (
+    SMALL,
+    Tiny,
+    binary,
+    cifar_archive,
+    femnist_files,
+    hippocampus_files,
+    hospitals,
+    leaf,
+    make_deepdrid,
+    make_messidor,
+    put,
+    reddit_files,
+    writer,
+)
 from equipoise import train
 from equipoise.engine import noise_of
 from equipoise.errors import InvalidValue
+from equipoise.paper.data import brain_mri
+from equipoise.paper.tasks import messidor
 from equipoise.privacy import SecretNoise, lattice
 from equipoise.privacy.clip import ClippedRelease, RoundedRelease, average, clip, own_lattice
 from equipoise.privacy.gaussian import epsilon_spent, log_delta, noise_sigma
@@ -29,12 +47,14 @@ from equipoise.privacy.lattice import (
     spacing,
     sum_slack,
 )
+from equipoise.privacy.mechanisms.catalogue import MECHANISMS
 from equipoise.privacy.noisy_gradient import NoisyGradient
 from equipoise.privacy.statement import statement
 from equipoise.settings import Settings
 from equipoise.tasks import TaskOptions, load_task
+from equipoise.tasks.catalogue import TASKS
 from equipoise.training import account_of
-from problems import NearestWhole, run_command
+from problems import TASK_FILE, NearestWhole, run_command
 
 # ---- steps ----
 
@@ -555,69 +575,145 @@ def test_the_command_says_so_in_one_sentence(capsys):
 
 # ---- one gamma: of what leaves, of the account, of the statement ----
 
+SUMS = {"trust": "secure-aggregation"}
+MESSAGE = {"unit": "record", "noise_in": "message"}
 RUNS = {
-    "local": {},
-    "sums": {"trust": "secure-aggregation"},
-    "dp-scaffnew, sums": {"algorithm": "dp-scaffnew", "trust": "secure-aggregation"},
+    "dp-scaffnew": {"algorithm": "dp-scaffnew"},
+    "dp-scaffnew, sums": {"algorithm": "dp-scaffnew", **SUMS},
     "released h": {"algorithm": "dp-scaffnew", "h_update": "released"},
     "zero-out": {"neighbours": "zero-out"},
-    "lemma 1": {"noise_rule": "lemma1", "v": 1.0},
-    "record, message": {"unit": "record", "noise_in": "message"},
-    "record, message, sums": {
-        "unit": "record",
-        "noise_in": "message",
-        "trust": "secure-aggregation",
-    },
-    "record, hidden": {"unit": "record", "noise_in": "hidden-gradient"},
-    "network": {"task": "digits-mlp", "iterations": 4},
+    "record, gradient, sampled": {"unit": "record", "sampling_rate": 0.3},
+    "record, gradient, dp-scaffnew": {"unit": "record", "algorithm": "dp-scaffnew"},
 }
 
 
+@pytest.fixture
+def checked(leaves, noised_sums):
+    """Trains, and looks whether everything that was noised is on the lattice that is told: the
+    messages, or the sums of gradients that they are made of."""
+
+    def checked(**values):
+        result = train(**values)
+        gamma = result.lattice
+        assert gamma
+        steps = [event.lattice for event in result.account.events]
+        assert min(steps) == gamma
+        steps = torch.tensor(steps, dtype=torch.float64).unsqueeze(-1)
+        messages = result.run.noise_in != "gradient"
+        noised = leaves[0] if messages else noised_sums
+        assert len(noised) == (result.rounds if messages else result.run.iterations)
+        multiples = torch.stack(noised) / steps
+        assert torch.equal(multiples, multiples.round())
+        odd = (multiples % 2 != 0).any(-1)
+        many = multiples.shape[-1] > 30  # or else all of them may be even, in some round
+        assert (odd if many else odd.any(0)).all(), "and on no coarser one"
+        for release in noised:
+            assert release.dtype == torch.float64
+            assert not torch.signbit(release[release == 0]).any()
+        what = "that leaves" if messages else "of a noised sum of gradients"
+        assert f"| lattice | {gamma!r}: every coordinate {what}" in statement(result)
+
+    return checked
+
+
 @pytest.mark.parametrize("changes", RUNS.values(), ids=RUNS)
-def test_what_leaves_is_on_the_lattice_that_is_told(leaves, changes):
+def test_what_is_noised_is_on_the_lattice_that_is_told(checked, changes):
     base = {"task": "breast-cancer", "clients": 5, "epsilon": 2, "clip": 1, "iterations": 8}
-    releases, _ = leaves
-    result = train(**{**base, **changes})
-    gamma = result.lattice
-    assert gamma
-    steps_of = [event.lattice for event in result.account.events]
-    assert min(steps_of) == gamma
-    own = torch.tensor(steps_of, dtype=torch.float64).unsqueeze(-1)
-    for release in releases:
-        assert release.dtype == torch.float64
-        steps = release / own
-        assert torch.equal(steps, steps.round())
-        assert (steps % 2 != 0).any(-1).all(), "and on no coarser one"
-        assert not torch.signbit(release[release == 0]).any()
-    assert f"| lattice | {gamma!r}: every coordinate that leaves is a whole" in statement(result)
+    checked(**{**base, **changes})
 
 
-@pytest.mark.parametrize("rate", [1.0, 0.3])
-def test_noised_sums_of_gradients_are_on_the_lattice_that_is_told(monkeypatch, rate):
-    from equipoise.privacy import noisy_gradient
+# ---- every task, with every mechanism ----
 
-    sums, on_lattice = [], noisy_gradient.on_lattice
 
-    def seen(*arguments):
-        sums.append(on_lattice(*arguments))
-        return sums[-1]
+def cifar10(place, monkeypatch):
+    cifar_archive(place, test_batch=binary([0, 1, 9, 2, 3]))
 
-    monkeypatch.setattr(noisy_gradient, "on_lattice", seen)
-    result = train(
-        task="breast-cancer",
-        clients=5,
-        epsilon=2,
-        clip=1,
-        iterations=8,
-        unit="record",
-        sampling_rate=rate,
-    )
-    assert len(sums) == 8
-    assert ": every coordinate of a noised sum of gradients" in statement(result)
-    for total in sums:
-        steps = total / result.lattice
-        assert torch.equal(steps, steps.round())
-        assert (steps % 2 != 0).any()
+
+def femnist(place, monkeypatch):
+    users = {f"f{i}": writer([i, 1, 2, 3], i) for i in range(6)}
+    femnist_files(place, leaf(users), leaf({name: writer([5]) for name in users}))
+
+
+def reddit(place, monkeypatch):
+    words = ["a"] + ["<PAD>"] * 9
+    reddit_files(place, {"x": [[words]] * 3, "y": [{"target_tokens": [words]}] * 3})
+
+
+def fed_ixi(place, monkeypatch):
+    monkeypatch.setattr(brain_mri, "SHAPE", SMALL)
+    for name, content in (hospitals() | hippocampus_files()).items():
+        put(place / "brain-mri" / "IXI_sample" / name, content)
+
+
+def fundus(place, monkeypatch):
+    monkeypatch.setattr(messidor, "vgg11", Tiny)
+    (place / "fundus").mkdir(parents=True)
+    make_messidor(place / "fundus")
+    make_deepdrid(place / "fundus")
+
+
+def libsvm(place, monkeypatch):
+    Path("lines.txt").write_text("".join(f"{k % 2} 1:{k % 3} 4:1\n" for k in range(40)))
+
+
+def own(place, monkeypatch):
+    Path("own.py").write_text(TASK_FILE)
+
+
+MECHANISMS_OF = {
+    "client": {},
+    "client, sums": SUMS,
+    "client, lemma 1": {"noise_rule": "lemma1", "v": 1.0},
+    "record, gradient": {"unit": "record"},
+    "record, message": MESSAGE,
+    "record, message, sums": {**MESSAGE, **SUMS},
+    "record, hidden": {"unit": "record", "noise_in": "hidden-gradient"},
+}
+WITHOUT_RECORDS = [name for name in MECHANISMS_OF if "client" in name]
+NETWORK = [*WITHOUT_RECORDS, "record, gradient"]
+LINEAR = [*MECHANISMS_OF]
+CSV = {"data": ("a.csv", "b.csv"), "label": "outcome", "bounds": "bounds.toml"}
+EVERY_TASK = {  # the mechanisms that it has; its files; what it must be told
+    "breast-cancer": (LINEAR, None, {"clients": 5}),
+    "cifar10": (NETWORK, cifar10, {}),
+    "cifar10-narrow": (NETWORK, cifar10, {}),
+    "csv": (LINEAR, None, {**CSV, "iterations": 16}),
+    "deepdrid": (NETWORK, fundus, {"iterations": 4}),
+    "digits": (LINEAR, None, {"clients": 5, "clip": 4}),
+    "digits-mlp": (NETWORK, None, {"clients": 5}),
+    "fed-ixi": (NETWORK, fed_ixi, {}),
+    "femnist": (NETWORK, femnist, {}),
+    "femnist-narrow": (NETWORK, femnist, {}),
+    "hippocampus": (NETWORK, fed_ixi, {}),
+    "libsvm": (LINEAR, libsvm, {"data": ("lines.txt",), "clients": 4, "iterations": 16}),
+    "messidor": (NETWORK, fundus, {"iterations": 4}),
+    "own.py": (NETWORK, own, {"iterations": 4}),
+    "quadratic": (WITHOUT_RECORDS, None, {"iterations": 4}),
+    "reddit": (NETWORK, reddit, {}),
+}
+
+
+def test_no_task_and_no_mechanism_is_left_out():
+    assert {*EVERY_TASK} == {*TASKS, "own.py"}
+    asked = [Settings.of(task="csv", epsilon=2, clip=1, **each) for each in MECHANISMS_OF.values()]
+    assert {settings.mechanism for settings in asked} == {*MECHANISMS.values()}
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS_OF)
+@pytest.mark.parametrize("task", EVERY_TASK)
+def test_of_no_task_anything_is_off_the_lattice(
+    checked, clinic, place, monkeypatch, task, mechanism
+):
+
+    has, files, told = EVERY_TASK[task]
+    if files:
+        files(place, monkeypatch)
+    base = {"task": task, "epsilon": 2, "clip": 2, "iterations": 2, "delta": 1e-5, **told}
+    if mechanism in has:
+        checked(**base, **MECHANISMS_OF[mechanism])
+    else:
+        with pytest.raises(InvalidValue, match=r"individual records|linear model|full local"):
+            train(**base, **MECHANISMS_OF[mechanism])
 
 
 def test_without_noise_there_is_no_lattice(leaves):

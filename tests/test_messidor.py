@@ -1,7 +1,6 @@
 """Fundus photographs: Messidor in its official layout, made up here; DeepDRiD, the real one and
 broken ones."""
 
-import io
 import math
 import re
 import shutil
@@ -10,10 +9,19 @@ import zipfile
 import numpy as np
 import pytest
 import torch
-import xlwt
-from PIL import Image
-from torch import nn
 
+from data_files import (
+    BASES,
+    HEADER,
+    Tiny,
+    encoded,
+    make_deepdrid,
+    make_messidor,
+    picture,
+    rows_of,
+    tif,
+    write_sheet,
+)
 from equipoise import DataError, train
 from equipoise.paper.data import fundus
 from equipoise.paper.data.files import File
@@ -22,24 +30,6 @@ from equipoise.paper.tasks import messidor
 from equipoise.paper.tasks.messidor import flipped_and_turned
 from equipoise.tasks import TaskOptions
 from problems import DATA
-
-DEPARTMENTS = {
-    "1": "Service Ophtalmologie Lariboisière",
-    "2": "CHU de St Etienne",
-    "3": "LaTIM - CHU de BREST",
-}
-BASES = [f"Base{i}{k}" for i in (1, 2, 3) for k in (1, 2, 3, 4)]
-HEADER = ["Image name", "Ophthalmologic department", "Retinopathy grade", "Risk of macular edema "]
-EACH = 4  # photographs of a base
-
-
-class Tiny(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.full = nn.Linear(3, 2)
-
-    def forward(self, images):
-        return self.full(images.float().mean((2, 3)) / 255)
 
 
 @pytest.fixture
@@ -58,47 +48,6 @@ def nothing_kept(place):
     return not list((place.parent.parent / "cache").glob("*messidor*")) + list(
         (place.parent.parent / "cache").glob("*deepdrid*")
     )
-
-
-def picture(number, kind="TIFF", **more):
-    """A photograph of 40 x 30 pixels in one colour with noise, and a black border."""
-    rng = np.random.default_rng(number)
-    pixels = np.zeros((30, 40, 3), dtype=np.uint8)
-    pixels[3:27, 5:35] = rng.integers(20, 200, 3) + rng.integers(0, 20, (24, 30, 3))
-    return encoded(pixels, kind, **more)
-
-
-def encoded(pixels, kind="TIFF", **more):
-    file = io.BytesIO()
-    Image.fromarray(np.asarray(pixels, dtype=np.uint8)).save(file, kind, **more)
-    return file.getvalue()
-
-
-def tif(base, k):
-    return f"2005{base[4:]}01_{10 * BASES.index(base) + k}_0{base[4]}00_PP.tif"
-
-
-def rows_of(base):
-    return [[tif(base, k), DEPARTMENTS[base[4]], k, 0] for k in range(EACH)]
-
-
-def write_sheet(path, rows, header=HEADER):
-    book = xlwt.Workbook()
-    sheet = book.add_sheet("Feuil1")
-    for i, row in enumerate([header, *rows]):
-        for j, value in enumerate(row):
-            sheet.write(i, j, value)
-    book.save(str(path))
-
-
-def make_messidor(place):
-    """Unpacked: Base11/*.tif and so on, with the sheets beside them. Every base has one photograph
-    of each grade."""
-    for base in BASES:
-        (place / base).mkdir()
-        for k in range(EACH):
-            (place / base / tif(base, k)).write_bytes(picture(100 * BASES.index(base) + k))
-        write_sheet(place / f"Annotation_{base}.xls", rows_of(base))
 
 
 def pack(place):
@@ -394,29 +343,6 @@ def test_deepdrid_as_it_is(place, monkeypatch):
     assert (
         result.curve[-1].test_loss < 0.8
     )  # a colour says much already, and three numbers learn little in 20 steps
-
-
-def make_deepdrid(place):
-    """Five patients with four photographs each to train on, two to test."""
-    for part, patients in (("training", range(5)), ("validation", range(5, 7))):
-        folder = place / "regular_fundus_images" / f"regular-fundus-{part}"
-        rows, sources = (
-            ["patient_id,image_id,image_path,left_eye_DR_Level,right_eye_DR_Level"],
-            ["patient_id,image_id,Source"],
-        )
-        for patient in patients:
-            (folder / "Images" / str(patient)).mkdir(parents=True)
-            for eye in ("l1", "l2", "r1", "r2"):
-                image, grade = f"{patient}_{eye}", patient % 5
-                (folder / "Images" / str(patient) / f"{image}.jpg").write_bytes(
-                    picture(len(rows), "JPEG")
-                )
-                grades = f"{grade}," if eye[0] == "l" else f",{grade}"
-                rows.append(f"{patient},{image},\\{part}\\{patient}\\{image}.jpg,{grades}")
-                sources.append(f"{patient},{image},{fundus.SOURCES[patient % 3]}")
-        (folder / f"regular-fundus-{part}.csv").write_text("\r\n".join([*rows, ""]), newline="")
-        (folder / f"regular-fundus-source-{part}.csv").write_text("\n".join(sources), newline="")
-    return place
 
 
 TRAINING = "regular_fundus_images/regular-fundus-training"

@@ -148,6 +148,33 @@ def test_what_64_bits_leave_open_the_next_bits_settle(member):
     assert answers == {7, 8}
 
 
+@pytest.mark.parametrize("member", [0, 1])
+@pytest.mark.parametrize("above", [False, True])
+def test_what_192_bits_leave_open_the_next_bits_settle(monkeypatch, member, above):
+    """W agrees in 192 bits with the one for which scale N is 7.5: only what follows tells on which
+    side it is, and that side is the answer, not the upper and not the even one."""
+    scale, U = 5.0, Fraction(2**60, 2**64)
+    with mpmath.workdps(200):
+        radius = mpmath.sqrt(-2 * mpmath.log(mpmath.mpf(U.numerator) / U.denominator))
+        turn = (mpmath.acos, mpmath.asin)[member](7.5 / (scale * radius))
+        tie = int(mpmath.floor(turn / (2 * mpmath.pi) * 2**192))
+    bits, open_bits = divmod(tie, 2**128)
+    follows = b"\xff" if above else bytes(1)
+    sizes = []
+
+    def more(self, what, size):
+        sizes.append(size)
+        known = {"U": bytes(16), "W": open_bits.to_bytes(16)}[what]
+        return (known + (bytes(1) if what == "U" else follows) * size)[:size]
+
+    monkeypatch.setattr(Number, "more", more)
+    pair = np.array([2**60, bits], dtype=np.uint64)
+    answer = nearest(pair, Number(Stream(KEY, bytes(16)), 0, member), scale)
+    rising = member == 1  # in the first quarter the sine rises and the cosine falls
+    assert answer == (8 if above == rising else 7)
+    assert sizes == [16, 16, 32, 32]
+
+
 def test_what_192_bits_leave_open_waits_for_more(monkeypatch):
     """U = 0 as far as 192 bits tell: its logarithm is not known at all."""
     sizes = []
