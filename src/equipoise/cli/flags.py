@@ -21,6 +21,8 @@ HEADINGS = (
 )
 GROUPS = {heading: Group(heading, sort_key=order) for order, heading in enumerate(HEADINGS)}
 
+NAMES = {"judge_by": "--for"}  # a word that Python keeps for itself
+
 Value = TypeVar("Value", bound=BaseModel)
 
 
@@ -31,9 +33,10 @@ def with_flags(model: type[Value]) -> type[Value]:
         extra = field.json_schema_extra
         heading = extra.get("group") if isinstance(extra, dict) else None
         parameter = Parameter(
+            name=NAMES.get(name),
             group=GROUPS.get(str(heading), Group(str(heading))),
             consume_multiple=field.default == ()
-            or (name == "epsilon" and model.__name__ == "Question"),
+            or (name in ("epsilon", "records") and model.__name__ == "Question"),
             negative=(),
         )
         if heading is None:

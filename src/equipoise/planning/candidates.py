@@ -40,6 +40,7 @@ class Candidate:
         promise: Promise,
         clients: int,
         predicted: Prediction | None = None,
+        l2: float | None = None,
     ) -> Option:
         """The candidate as a plan shows it."""
         return Option(
@@ -57,6 +58,9 @@ class Candidate:
             sigma=event.sigma,
             lattice=event.lattice,
             client_sigma=promise.client_sigma(event.sigma, clients, event.lattice),
+            warm_start=self.warm,
+            returns=self.returns,
+            l2=l2,
             predicted=predicted or Prediction(),
         )
 

@@ -2,7 +2,10 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
+
+from torch import Tensor
 
 from equipoise.algorithms import dp_fedavg, dp_scaffnew
 from equipoise.paper.corollary import corollary_1
@@ -10,10 +13,11 @@ from equipoise.planning.bounds import Problem, Proposal, corrected_plan, displac
 from equipoise.planning.candidates import Candidate, option_of
 from equipoise.planning.plan import Option, Prediction
 from equipoise.planning.problems import ClientProblem
-from equipoise.planning.trial import Trial
+from equipoise.planning.trial import Trial, try_all
+from equipoise.planning.worlds import World, Worlds
 
-MOST_STEPS = 4096  # tried for a closed form that asks for more
-SEEDS = range(32)
+MOST_STEPS = 512  # tried for a closed form that asks for more
+SEEDS = range(2)
 
 
 class Context(NamedTuple):
@@ -22,43 +26,77 @@ class Context(NamedTuple):
     problem: ClientProblem
     clip: float
     v: float | None
-    predict: Callable[[Trial], Prediction]
+    predict: Callable[[Trial, Worlds], Prediction]
     untrained: Prediction
 
 
 def formulas(context: Context) -> list[Option]:
-    """The displacement law, the corrected bound and Corollary 1 with the surrogate's constants."""
+    """The displacement law, the corrected bound and Corollary 1, with the constants of one world."""
     return [formula(context) for formula in FORMULAS]
 
 
+def _world(context: Context) -> World:
+    return context.problem.worlds.rows[0]
+
+
+def _slopes(world: World) -> Tensor:
+    """The gradient of each client at x*."""
+    return world.clients.gradient(world.best.expand(len(world.clients.sizes), -1), 0)
+
+
 def _constants(context: Context) -> Problem:
-    problem, s = context.problem, context.problem.surrogate
-    zeta = math.sqrt(float(s.slopes.square().sum(-1).mean()))
-    r0 = float((s.best - s.x0).norm())
-    d, clients = problem.facts.dimension, problem.facts.clients
-    return Problem(s.mu, s.L, d, problem.promise, clients, context.clip, r0=r0, zeta=zeta)
+    problem, world = context.problem, _world(context)
+    zeta = math.sqrt(float(_slopes(world).square().sum(-1).mean()))
+    r0 = float((world.best - world.x0).norm())
+    facts = problem.facts
+    assert facts.mu is not None
+    assert facts.L is not None
+    return Problem(
+        facts.mu,
+        facts.L,
+        facts.dimension,
+        problem.promise,
+        facts.clients,
+        context.clip,
+        r0=r0,
+        zeta=zeta,
+    )
 
 
 def _displacement(context: Context) -> Option:
-    problem, s, clip = context.problem, context.problem.surrogate, context.clip
-    gradients = s.clients.gradient(s.x0.expand(s.number, -1), 0)
+    problem, world, clip = context.problem, _world(context), context.clip
+    gradients = world.clients.gradient(world.x0.expand(len(world.clients.sizes), -1), 0)
     norms = gradients.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-    direction, H = -(gradients / norms).mean(0), s.hessians.mean(0)
+    direction = -(gradients / norms).mean(0)
+    H = world.clients.hessians(world.x0 + 0.7 * (world.best - world.x0)).mean(0)
     slope, curvature = float(-gradients.mean(0) @ direction), float(direction @ H @ direction)
     law = displacement_law(
         slope, curvature, float(H.trace()), problem.promise, problem.facts.clients
     )
-    tau = min(32, max(1, math.ceil(2 * clip * s.L / float(norms.median()))))
-    plain = Candidate(dp_fedavg.SPEC.name, 1 / s.L, tau, law.rounds(clip), clip, law.gamma(clip))
-    predicted = context.predict(problem.try_out(plain, SEEDS))
+    assert problem.facts.L is not None
+    tau = min(32, max(1, math.ceil(2 * clip * problem.facts.L / float(norms.median()))))
+    rounds = min(law.rounds(clip), max(1, MOST_STEPS // tau))
+    plain = _candidate(dp_fedavg.SPEC.name, 1 / problem.facts.L, tau, rounds, context)
+    plain = replace(plain, gamma=law.gamma(clip))
     option = plain.option(
         "displacement law",
         problem.event(plain),
         problem.promise,
         problem.facts.clients,
-        predicted,
+        _predicted(plain, context),
     )
     return option.model_copy(update={"distance": law.distance})
+
+
+def _candidate(algorithm: str, eta: float, tau: int, K: int, context: Context) -> Candidate:
+    place = context.problem.place.noise_in
+    return Candidate(algorithm, eta, tau, K, context.clip, 1.0, place)
+
+
+def _predicted(plain: Candidate, context: Context) -> Prediction:
+    worlds = context.problem.worlds
+    trial, *_ = try_all(worlds, [plain], context.problem.level, SEEDS)
+    return context.predict(trial, worlds)
 
 
 def _corrected(context: Context) -> Option:
@@ -76,8 +114,8 @@ def _proposed(origin: str, proposal: Proposal, context: Context) -> Option:
     K = min(K, max(1, MOST_STEPS // tau))
     predicted = context.untrained
     if proposal.iterations > 0:
-        plain = Candidate(dp_scaffnew.SPEC.name, proposal.eta, tau, K, context.clip, 1.0)
-        predicted = context.predict(context.problem.try_out(plain, SEEDS))
+        plain = _candidate(dp_scaffnew.SPEC.name, proposal.eta, tau, K, context)
+        predicted = _predicted(plain, context)
     return option_of(origin, proposal, predicted)
 
 

@@ -14,20 +14,30 @@ from equipoise.errors import InvalidValue, require
 from equipoise.planning.question import Question, Verdict
 from equipoise.privacy.promise import Promise, Unit
 from equipoise.result import PublicOnly, check_format
-from equipoise.settings import Real, Settings
+from equipoise.settings import Real, Returns, Settings
 
-__all__ = ["Changes", "NoiseLevel", "Option", "Plan", "Prediction", "Question", "Verdict"]
+__all__ = [
+    "Changes",
+    "NoiseLevel",
+    "Option",
+    "Plan",
+    "Prediction",
+    "Question",
+    "Verdict",
+    "Way",
+]
 
 FORMAT = 1
 
 
 class Prediction(BaseModel):
-    """What is expected of a model: means over trials on stand-ins, and their standard errors.
+    """What is expected of a model: means over worlds and seeds, and where 90 % of these lie.
 
-    excess_loss        f(x) - f(x*), the loss above the best possible, on the stand-ins
-    test_error         on the public test records, where the stand-ins are made of real records
-    clipped            the share of messages that the clip shortens
+    excess_loss        f(x) - f(x*), the loss above the best possible, of the clients
+    test_error         on test records (as many as the task has), where worlds are made of real
+                       records; so are test_loss and auroc (of two classes)
     squared_distance   |x - x*|^2, where only constants are known
+    excess_loss_se, test_error_se, clipped   of plans that older versions made
     """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
@@ -38,6 +48,34 @@ class Prediction(BaseModel):
     test_error_se: Real | None = None
     clipped: Real | None = None
     squared_distance: Real | None = None
+    excess_loss_low: Real | None = None
+    excess_loss_high: Real | None = None
+    test_error_low: Real | None = None
+    test_error_high: Real | None = None
+    test_loss: Real | None = None
+    test_loss_low: Real | None = None
+    test_loss_high: Real | None = None
+    auroc: Real | None = None
+    auroc_low: Real | None = None
+    auroc_high: Real | None = None
+
+
+class Way(BaseModel):
+    """One way to go, and what it is expected to be worth.
+
+    free      whether it costs no privacy budget
+    predicted for a client in the mean
+    smallest  for the smallest client, where clients' models differ
+    measured  its error on the task's own test records, where that is known without training
+    """
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    name: str
+    free: bool
+    predicted: Prediction
+    smallest: Prediction | None = None
+    measured: Real | None = None
 
 
 class Option(BaseModel):
@@ -63,6 +101,9 @@ class Option(BaseModel):
     bound: Real | None = None
     distance: Real | None = None
     v: Real | None = None
+    warm_start: bool = False
+    returns: Returns = "last"
+    l2: Real | None = None
     predicted: Prediction = Prediction()
 
 
@@ -105,6 +146,11 @@ class Plan(BaseModel):
     public_only: PublicOnly | None = None
     noise: list[NoiseLevel] | None = None
     changes: Changes | None = None
+    ways: list[Way] = []
+    """What can be done, side by side."""
+    judged_by: str = "error"
+    notes: list[str] = []
+    """What was guessed, where the search was cut short, and what else a reader should know."""
     public: list[str]
     task_notices: list[str] = []
     """What must be known of the task before anything else."""

@@ -1,8 +1,7 @@
-"""`plan`: a budget in, the best step size, local steps, rounds, clip, noise and an honest go or
-no-go out.
+"""`plan`: a budget in, whether to train, how, and what it will be worth out.
 
-Nothing of the budget is spent: plans are tried on stand-ins made of public records
-(docs/planning.md).
+Nothing of the budget is spent: plans are tried in worlds that are drawn from public information
+alone (docs/planning.md).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,29 +11,58 @@ from importlib.metadata import version
 from numbers import Real
 from typing import Any, overload
 
+import torch
+from torch import Tensor
+
 from equipoise.errors import require
 from equipoise.facts import Facts
+from equipoise.planning.candidates import Candidate
 from equipoise.planning.constants import plan_constants
+from equipoise.planning.enough import changes_of
 from equipoise.planning.formulas import Context, formulas
 from equipoise.planning.noise_table import plan_noise
-from equipoise.planning.plan import Option, Plan, Prediction, Question
+from equipoise.planning.outlook import (
+    MOST_PARAMETERS_AT_HOME,
+    Judge,
+    Tried,
+    judge_models,
+    predicted,
+    trial_value,
+    verdict_of,
+)
+from equipoise.planning.plan import Option, Plan, Prediction, Question, Verdict
 from equipoise.planning.problems import (
+    AS_GOOD,
+    LONGEST,
+    MOST_ROUNDS,
     ClientProblem,
     PlanningProblem,
     RecordProblem,
     settings_of,
 )
-from equipoise.planning.surrogate import StandIns, stand_ins
-from equipoise.planning.trial import Trial, race
-from equipoise.planning.verdict import judge, predict, untrained_error
+from equipoise.planning.question import JudgeBy
+from equipoise.planning.search import Effort, Measure, Searched, Stage, mean_excess, search
+from equipoise.planning.trial import Trial, try_all
+from equipoise.planning.worlds import Known, Worlds, known_of, worlds_of
 from equipoise.result import PublicOnly
 from equipoise.tasks import Task, TaskOptions, load_to_plan, task_spec
+from equipoise.tasks.linear import LinearClients, LinearMeasure
 from equipoise.tasks.public import public_only
 from equipoise.tasks.task import Convex, Records
 
 PUBLIC_RECORDS = 40  # of a task that can spare some, if the user names no pool
+WORLDS, FEW_WORLDS = 16, 8  # few in many dimensions, where they differ less and cost more
+LARGE = 150
+REGULARISERS = (1e-2, 1e-3, 1e-4)
+WORTH_WHILE = 0.9  # where no error is known, of the excess loss of not training
 
 Watch = Callable[[Iterable[float]], Iterable[float]]
+Progress = Callable[[float], None]
+"""Hears which share of the work is done."""
+
+
+def _silent(share: float) -> None:
+    pass
 
 
 @overload
@@ -70,7 +98,11 @@ def plan(
     return plans[0] if isinstance(values["epsilon"], Real | str) else plans
 
 
-def plan_all(question: Question, watch: Watch = lambda epsilons: epsilons) -> list[Plan]:
+def plan_all(
+    question: Question,
+    watch: Watch = lambda epsilons: epsilons,
+    progress: Progress = _silent,
+) -> list[Plan]:
     """A plan for every budget of the question."""
     if question.task is None:
         return [plan_constants(question, epsilon) for epsilon in watch(question.epsilon)]
@@ -84,13 +116,20 @@ def plan_all(question: Question, watch: Watch = lambda epsilons: epsilons) -> li
         f"unit=record with task={task.name}: its clients have no individual records",
     )
     public = _public(question, task)
-    make = _both_units if question.unit == "record" else _plan_clients
-    plans = [make(question, public, epsilon) for epsilon in watch(question.epsilon)]
+    plans, total = [], len(question.epsilon)
+    for number, epsilon in enumerate(watch(question.epsilon)):
+        part = partial(_part, progress, number, total)
+        make = _both_units if question.unit == "record" else _plan_clients
+        plans.append(make(question, public, epsilon, part))
     return _with_notices(plans, task)
 
 
+def _part(progress: Progress, number: int, total: int, share: float) -> None:
+    progress((number + share) / total)
+
+
 def _plan_own(question: Question, task: Task, watch: Watch) -> list[Plan]:
-    """Of a task that was made in Python: no stand-ins, so the noise alone."""
+    """Of a task that was made in Python: no worlds, so the noise alone."""
     require(
         not isinstance(task.clients, Convex),
         f"task={task.name} was loaded with its private records: plan takes its name, and leaves "
@@ -120,127 +159,340 @@ def _options(question: Question) -> TaskOptions:
     return replace(TaskOptions.of(question), public_records=question.public_records or spare)
 
 
+def untrained_error(task: Task) -> float | None:
+    """The error without training: of the initial model, or of the best constant answer."""
+    if task.measure is None:
+        return None
+    start = float(task.measure(task.x0).error)
+    return start if task.constant_error is None else min(start, task.constant_error)
+
+
 @dataclass(frozen=True)
 class Public:
-    """All that the planner knows: public parts of the task, and stand-ins for its clients."""
+    """All that the planner knows: public parts of the task, and worlds drawn from them."""
 
     task: Task
     facts: Facts
-    stand_ins: StandIns
+    known: Known
+    worlds: Worlds
     alone: PublicOnly | None
     untrained: Prediction
+    judge_by: JudgeBy
+    measure: Measure
+    seed: int
 
-    def predict(self, trial: Trial) -> Prediction:
-        return predict(trial, self.task, self.stand_ins.kind)
+    @property
+    def judged(self) -> bool:
+        """Whether errors are known: of worlds that are made of real records."""
+        return self.worlds.kind == "real records"
+
+    @property
+    def test_records(self) -> int:
+        measure = self.task.measure
+        return len(measure.features) if isinstance(measure, LinearMeasure) else 0
+
+    def predict(self, trial: Trial, worlds: Worlds) -> Prediction:
+        judged = judge_models(worlds, trial.x) if self.judged else None
+        return predicted(trial.excess, judged, self.test_records)
+
+    def with_l2(self, l2: float) -> "Public":
+        """The same with another regulariser."""
+        count = len(self.worlds.rows)
+        worlds = worlds_of(self.task, self.known, count, self.seed, l2)
+        assert self.facts.L is not None
+        assert self.facts.mu is not None
+        facts = self.facts._replace(L=self.facts.L - self.facts.mu + l2, mu=l2)
+        return replace(self, facts=facts, worlds=worlds)
 
 
 def _public(question: Question, task: Task) -> Public:
-    stood_in = stand_ins(task, question.records, question.seed)
+    known = known_of(task, question.skew, question.records)
+    if question.unit == "record" and known.sizes is None:
+        known = known._replace(sizes=(known.guess,) * len(task.clients.sizes))
+    count = FEW_WORLDS if task.dimension > LARGE else WORLDS
+    worlds = worlds_of(task, known, count, question.seed)
     alone = public_only(task)
-    start = Prediction(
-        excess_loss=float(stood_in.surrogate.excess(stood_in.surrogate.x0)),
-        test_error=untrained_error(task),
+    sizes = known.sizes or (known.guess,) * len(task.clients.sizes)
+    require(
+        question.judge_by is None or worlds.kind == "real records",
+        f"for={question.judge_by} needs public records with labels: give --proxy FILE",
     )
+    start = worlds.excess(worlds.start(False)[:, None])
+    untrained = predicted(start, None).model_copy(update={"test_error": untrained_error(task)})
+    measure: Measure = mean_excess
+    if question.judge_by in ("error", "auroc"):
+        measure = partial(trial_value, question.judge_by)
     return Public(
         task,
-        task.facts("client")._replace(sizes=(stood_in.records,)),
-        stood_in,
+        task.facts("client")._replace(sizes=sizes),
+        known,
+        worlds,
         PublicOnly(**alone._asdict()) if alone else None,
-        start,
+        untrained,
+        question.judge_by or "error",
+        measure,
+        question.seed,
     )
 
 
-def _plan_clients(question: Question, public: Public, epsilon: float) -> Plan:
+def _effort(worlds: Worlds) -> Effort:
+    """More work for larger tables, up to a few seconds' worth."""
+    most = min(2e10, max(5e9, 2e5 * worlds.width))
+    several = len(worlds.skews) > 1
+    count = len(worlds.rows)
+    return Effort(
+        Stage(min(4, count), range(1)),
+        Stage(min(12 if several else 8, count), range(1 if several else 2)),
+        Stage(count, range(4)),
+        most,
+    )
+
+
+def _plan_clients(question: Question, public: Public, epsilon: float, progress: Progress) -> Plan:
     """The unit is a client: the plan, and the closed forms beside it."""
-    promise = question.promise(epsilon)
-    problem = ClientProblem(
-        public.stand_ins.surrogate, promise, public.facts, question.mechanisms[0]
-    )
-    plan = _plan(question, problem, public)
+    promise, place = question.promise(epsilon), question.mechanisms[0]
+
+    def problem(known: Public) -> ClientProblem:
+        return ClientProblem(question, known.worlds, promise, known.facts, place)
+
+    plan = _plan(question, problem, public, progress)
     assert plan.chosen
     assert plan.chosen.clip is not None
-    context = Context(problem, plan.chosen.clip, question.v, public.predict, public.untrained)
+    known = public if plan.chosen.l2 in (None, public.facts.mu) else public.with_l2(plan.chosen.l2)
+    context = Context(problem(known), plan.chosen.clip, question.v, known.predict, public.untrained)
     return plan.model_copy(update={"options": [*plan.options, *formulas(context)]})
 
 
-def _both_units(question: Question, public: Public, epsilon: float) -> Plan:
+def _both_units(question: Question, public: Public, epsilon: float, progress: Progress) -> Plan:
     """The plan that protects a record, and beside it what protecting whole clients would leave."""
     promise = question.promise(epsilon)
-    problem = RecordProblem(public.stand_ins.surrogate, promise, public.facts)
-    plan = _plan(question, problem, public)
+
+    def problem(known: Public) -> RecordProblem:
+        return RecordProblem(question, known.worlds, promise, known.facts)
+
+    plan = _plan(question, problem, public, lambda share: progress(0.8 * share))
     whole = question.model_copy(
         update={"unit": "client", "neighbours": "replace-one", "clip": None, "noise_in": None}
     )
+    whole = whole.model_copy(update={"algorithm": question.algorithms[0]})
     of_clients = ClientProblem(
-        public.stand_ins.surrogate, whole.promise(epsilon), public.facts, whole.mechanisms[0]
+        whole, public.worlds, whole.promise(epsilon), public.facts, whole.mechanisms[0]
     )
-    trial = of_clients.choose(_winners(of_clients, whole).values(), whole)
+    found = search(of_clients, _effort(public.worlds)._replace(most=1e9))
+    (trial,) = found.best(1)
     origin = f"unit client, {trial.candidate.algorithm}"
-    beside = _option(origin, trial, of_clients, public)
-    reason = plan.reason
+    beside = _option(origin, trial, of_clients, public, found.worlds, None)
+    notes = list(plan.notes)
     if plan.settings and plan.settings.mechanism.paid_per == "local step":
-        reason += "; with noise in the gradients local steps save communication, not privacy"
-    known = "" if public.task.sizes_public else "assumed: "
-    sentence = f"{known}about {problem.records} records of each client"
-    return plan.model_copy(
-        update={
-            "reason": reason,
-            "options": [*plan.options, beside],
-            "public": [*plan.public, sentence],
-        }
+        notes.append("with noise in the gradients local steps save communication, not privacy")
+    progress(1.0)
+    return plan.model_copy(update={"notes": notes, "options": [*plan.options, beside]})
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best plan for one regulariser, and all that was tried with it."""
+
+    public: Public
+    problem: PlanningProblem
+    searched: Searched
+    best: Trial
+
+
+def _plan(
+    question: Question,
+    problem_of: Callable[[Public], PlanningProblem],
+    public: Public,
+    progress: Progress,
+) -> Plan:
+    """A search, a choice, the ways beside it, a verdict: the same for both units."""
+    found = _found(question, problem_of(public), public, lambda share: progress(0.6 * share))
+    found = _regularised(question, problem_of, found)
+    progress(0.8)
+    problem, public, best = found.problem, found.public, found.best
+    verdict, reason, ways = _verdict(public, best, found.searched)
+    progress(0.95)
+    l2 = _l2(public)
+    option = partial(
+        _option, problem=problem, public=public, worlds=found.searched.worlds, l2=l2
     )
-
-
-def _winners(problem: PlanningProblem, question: Question) -> dict[str, Trial]:
-    groups = problem.groups(question)
-    for candidates in groups.values():  # what training would refuse is not tried first
-        settings_of(candidates[0], problem.promise, task=problem.facts.task)
-    return {
-        origin: race(candidates, problem.try_out, problem.stages)
-        for origin, candidates in groups.items()
-    }
-
-
-def _plan(question: Question, problem: PlanningProblem, public: Public) -> Plan:
-    """Candidates, a race in every group, a choice, a verdict: the same for both units."""
-    winners = _winners(problem, question)
-    best = problem.choose(winners.values(), question)
-    option = partial(_option, problem=problem, public=public)
-    chosen = option("plan", best)
-    verdict, reason = judge(
-        best,
-        chosen.predicted,
-        public.untrained,
-        public_only(public.task),
-        public.task,
-        public.stand_ins.kind,
-    )
-    untrained = public.untrained.excess_loss or 0.0
     spec = task_spec(question.task or "")
     clients = None if spec.load_to_plan else public.facts.clients
     shared = {**question.passed_on(clients), "task": question.task}
+    if l2 is not None and spec.takes.l2:
+        shared["l2"] = l2
     return Plan(
         verdict=verdict,
         reason=reason,
         promise=problem.promise,
         units=public.facts.units(question.unit),
         nu2=problem.nu2(best.candidate),
-        chosen=chosen,
-        options=[option(origin, trial) for origin, trial in winners.items()],
+        chosen=option("plan", best),
+        options=[
+            option(line.origin, trial)
+            for line in problem.lines()
+            for trial in found.searched.best_of(line)
+        ],
         untrained=public.untrained,
         public_only=public.alone,
-        changes=problem.changes(question, untrained) if verdict == "do not train" else None,
-        public=public.stand_ins.sentences,
+        changes=changes_of(problem, best, public.judge_by, ways)
+        if verdict not in ("train", "inconclusive")
+        else None,
+        ways=[tried.way for tried in ways],
+        judged_by=public.judge_by,
+        notes=[*public.known.sentences, *_limits(question, best.candidate)],
+        public=list(public.worlds.sentences),
         settings=settings_of(best.candidate, problem.promise, **shared),
         version=version("equipoise"),
     )
 
 
-def _option(origin: str, trial: Trial, problem: PlanningProblem, public: Public) -> Option:
+def _l2(public: Public) -> float | None:
+    return public.facts.mu if isinstance(public.task.clients, LinearClients) else None
+
+
+def _found(
+    question: Question, problem: PlanningProblem, public: Public, progress: Progress
+) -> Found:
+    for line in problem.lines():  # what training would refuse is not tried first
+        candidate = line.candidate(1 / (public.facts.L or 1), 1, 1, question.clip or 1.0)
+        settings_of(candidate, problem.promise, task=problem.facts.task)
+    searched = search(problem, _effort(public.worlds), public.measure, progress)
+    (best,) = searched.best(1)
+    if isinstance(problem, RecordProblem):
+        best = _cheapest(problem, searched, best)
+    return Found(public, problem, searched, best)
+
+
+def _cheapest(problem: RecordProblem, searched: Searched, best: Trial) -> Trial:
+    """Of plans that are about as good, the one with the lowest price."""
+    cheaper = problem.cheaper(replace(best.candidate, returns="last"))
+    searched.add(try_all(searched.worlds, cheaper, problem.level, range(4)))
+    least = min(searched.regrets())
+    good = [
+        trial
+        for trial, regret in zip(searched.trials, searched.regrets(), strict=True)
+        if regret <= AS_GOOD * least
+    ]
+    return min(good, key=lambda trial: (problem.price(trial.candidate), trial.mean))
+
+
+def _regularised(
+    question: Question, problem_of: Callable[[Public], PlanningProblem], found: Found
+) -> Found:
+    """The regulariser is planned too, unless it is given: the best plans are tried with others, and
+    compared by what they are worth on records that no client holds."""
+    public = found.public
+    if question.l2 is not None or not public.judged or not isinstance(public.task.clients, LinearClients):
+        return found
+    what: JudgeBy = question.judge_by or "loss"
+    tried = [found]
+    near = [trial.candidate for trial in found.searched.best(3)]
+    for l2 in REGULARISERS:
+        if l2 == public.facts.mu:
+            continue
+        other = public.with_l2(l2)
+        problem = problem_of(other)
+        searched = Searched(other.worlds, public.measure, [], [])
+        around = {_key(c): c for each in near for c in (each, *problem.neighbours(each))}
+        few = other.worlds.first(8)
+        quick = Searched(few, public.measure, [], [])
+        quick.add(try_all(few, [replace(c, returns="last") for c in around.values()], problem.level, range(2)))
+        finalists = [replace(t.candidate, returns="last") for t in quick.best(2)]
+        searched.add(try_all(other.worlds, finalists, problem.level, range(4)))
+        (best,) = searched.best(1)
+        tried.append(Found(other, problem, searched, best))
+    return min(tried, key=lambda f: _worth(f, what))
+
+
+def _key(candidate: Candidate) -> tuple[Any, ...]:
+    return (
+        candidate.algorithm,
+        candidate.warm,
+        candidate.noise_in,
+        candidate.local_steps,
+        candidate.rounds,
+        f"{candidate.eta:.6g} {candidate.clip:.6g} {candidate.gamma:.6g}",
+    )
+
+
+def _worth(found: Found, what: JudgeBy) -> float:
+    return float(judge_models(found.searched.worlds, found.best.x).by(what).mean())
+
+
+def _verdict(
+    public: Public, best: Trial, searched: Searched
+) -> tuple[Verdict, str, list[Tried]]:
+    worlds = searched.worlds
+    if not public.judged:
+        verdict, reason = _by_excess(public, best, worlds)
+        return verdict, reason, []
+    judge = Judge(worlds, public.judge_by, public.test_records)
+    alone = public.alone
+    ways = [judge.not_training(untrained_error(public.task))]
+    if worlds.warm:
+        taught = worlds.start(True)[:, None]
+        measured = alone.test_error if alone else None
+        ways.append(
+            judge.of_models("public records alone", taught, worlds.excess(taught), True, measured)
+        )
+    small = len(worlds.x0) <= MOST_PARAMETERS_AT_HOME
+    if small:
+        ways.append(judge.at_home("each silo alone", None, free=True))
+    for warm, name in ((False, "federated"), (True, "federated, from the public model")):
+        for trial in searched.best(1, lambda c, warm=warm: c.warm == warm):
+            chosen = best if best.candidate.warm == warm else trial
+            ways.append(judge.of_models(name, chosen.x, chosen.excess, False))
+    if small:
+        name = "federated, then tuned at home"
+        ways.append(judge.at_home(name, best.x[:, 0], free=False))
+    verdict, reason = verdict_of(ways, public.judge_by, made_up=False)
+    return verdict, reason, ways
+
+
+def _by_excess(public: Public, best: Trial, worlds: Worlds) -> tuple[Verdict, str]:
+    """Where no error is known: what is left of the excess loss of not training."""
+    start: Tensor = worlds.excess(worlds.start(False)[:, None])
+    left = best.excess.mean(1, keepdim=True) / start
+    spread = torch.quantile(left.double(), torch.tensor([0.05, 0.95]).double())
+    leaves = (
+        f"the best plan leaves {float(left.mean()):.0%} [{spread[0]:.0%}, {spread[1]:.0%}] of the "
+        "excess loss of not training"
+    )
+    if float((left < WORTH_WHILE).double().mean()) < 0.8:
+        return "do not train", f"{leaves}: not clearly below {WORTH_WHILE:.0%}"
+    if worlds.kind == "made up":
+        return (
+            "inconclusive",
+            f"{leaves}, but on made-up labels: whether the real ones can be learnt, only real "
+            "public records can show (--proxy FILE)",
+        )
+    return "train", leaves
+
+
+def _limits(question: Question, candidate: Candidate) -> list[str]:
+    """Where the search ended at a limit of its own."""
+    found = []
+    if candidate.rounds >= MOST_ROUNDS:
+        found.append(f"LIMIT: plans have at most {MOST_ROUNDS} rounds; more may be better")
+    if not question.iterations and candidate.iterations > LONGEST // 2:
+        found.append(f"LIMIT: plans have at most {LONGEST} local steps; more may be better")
+    return found
+
+
+def _option(
+    origin: str,
+    trial: Trial,
+    problem: PlanningProblem,
+    public: Public,
+    worlds: Worlds,
+    l2: float | None,
+) -> Option:
     return trial.candidate.option(
         origin,
         problem.event(trial.candidate),
         problem.promise,
         public.facts.clients,
-        public.predict(trial),
+        public.predict(trial, worlds),
+        l2,
     )

@@ -5,12 +5,14 @@ random weights, after Rubin), whose labels are in part those of their neighbours
 part drawn from a linear model of the pool. How much of either, how sharp the model is and how
 strongly it is regularised is not known, and differs from truth to truth. So a truth may be easier
 or harder than the real one; `Population.draw` takes those in which a pool of the same size teaches
-about as much as the real one does, by its error on records that were left out.
+about as much as the real one does: by its error on the public test records, where there are any,
+else on records of the pool that were left out.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor
 
 from equipoise.errors import DataError
 from equipoise.seeds import stream
-from equipoise.tasks.linear import SHARE_WRONG, Link, linear_clients, linear_measure
+from equipoise.tasks.linear import SHARE_WRONG, Link, linear_clients
 from equipoise.tasks.public import minimiser
 from equipoise.tasks.task import Table
 
@@ -33,6 +35,44 @@ JUDGED = 1000  # records on which a model is judged in a truth
 Floats = NDArray[np.float64]
 
 
+class Seen(NamedTuple):
+    """Error (of least squares: mean squared error) and loss of a model on records that it was not
+    made of, and the standard errors of both."""
+
+    error: float
+    loss: float
+    error_se: float
+    loss_se: float
+
+    def distance(self, other: "Seen") -> float:
+        """In standard errors, of which none is smaller than what matters."""
+        error = (self.error - other.error) / max(self.error_se, 0.01)
+        loss = (self.loss - other.loss) / max(self.loss_se, 0.02)
+        return math.hypot(error, loss)
+
+    def again(self, rng: np.random.Generator) -> "Seen":
+        """What may be true, given what was seen."""
+        error = self.error + self.error_se * rng.standard_normal()
+        loss = self.loss + self.loss_se * rng.standard_normal()
+        return self._replace(error=max(error, 0.0), loss=max(loss, 0.0))
+
+
+def seen_of(weights: Tensor, records: Table, link: Link) -> Seen:
+    """What the model [outputs, features], flattened, reaches on these records."""
+    features, targets = torch.from_numpy(records.features), torch.from_numpy(records.targets)
+    outputs = features @ weights.reshape(targets.shape[1], -1).T
+    losses = link.loss(outputs, targets)
+    if link.error_name == SHARE_WRONG:
+        alone = torch.ones(1, dtype=torch.float64)  # every record by itself
+        errors = link.error(outputs[:, None], targets[:, None], alone)
+    else:
+        errors = (outputs - targets).square().sum(-1)
+    n = len(losses)
+    # one more wrong and one more right keep an error of zero from being certain
+    spread = math.sqrt(max(float(errors.var()), 1 / n) / n)
+    return Seen(float(errors.mean()), float(losses.mean()), spread, float(losses.std()) / n**0.5)
+
+
 @dataclass(frozen=True)
 class Truth:
     """One population that the public records leave possible.
@@ -41,7 +81,7 @@ class Truth:
     teacher   the weights [outputs, features] that labels follow
     kept      the share of labels that are a neighbour's in the pool instead
     noise     standard deviation of the targets of least squares
-    public    what a pool drawn from it taught
+    taught    what a public pool drawn from it teaches
     """
 
     population: "Population"
@@ -49,7 +89,7 @@ class Truth:
     teacher: Floats
     kept: float
     noise: float
-    public: Tensor | None = None
+    taught: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     def records(self, count: int, rng: np.random.Generator) -> Table:
         """Records of the pool, moved by a part of the spread around their class (and shrunk as
@@ -113,7 +153,7 @@ class Population:
     @cached_property
     def probabilities(self) -> Floats:
         """Of the strengths of a regulariser: by the likelihood of records that were left out."""
-        n, losses = len(self.pool.features), np.array([self._elsewhere(s)[1] for s in STRENGTHS])
+        n, losses = len(self.pool.features), np.array([self._elsewhere(float(s)) for s in STRENGTHS])
         evidence = -n * losses if self.labelled else -n / 2 * np.log(losses)
         probabilities = np.exp(evidence - evidence.max())
         probabilities[probabilities < 1e-3] = 0
@@ -130,36 +170,42 @@ class Population:
         used = float((values / (values + best)).sum())
         return math.sqrt(float(np.square(left).sum()) / max(n - used, 1.0))
 
-    def _elsewhere(self, strength: float) -> tuple[float, float]:
-        """Mean error and loss on records that were left out, a fifth of them five times."""
-        folds = np.arange(len(self.pool.features)) % FOLDS
-        errors, losses = [], []
+    def _elsewhere(self, strength: float) -> float:
+        """Mean loss on records that were left out, a fifth of them five times."""
+        folds, losses = np.arange(len(self.pool.features)) % FOLDS, []
         for k in range(FOLDS):
             used, left_out = (self.pool.rows(at) for at in (folds != k, folds == k))
-            weights = torch.from_numpy(_fit(used, self.link, float(strength)).ravel())
-            measured = linear_measure(left_out, self.link)(weights)
-            errors.append(float(measured.error) ** (1 if self.labelled else 2))
-            losses.append(float(measured.loss))
-        return float(np.mean(errors)), float(np.mean(losses))
+            weights = torch.from_numpy(_fit(used, self.link, strength).ravel())
+            losses.append(seen_of(weights, left_out, self.link).loss)
+        return float(np.mean(losses))
 
-    def draw(self, count: int, rng: np.random.Generator, spare: int) -> list[Truth]:
-        """Truths in which a public pool teaches about as much as the real one: the error of the
-        real one is known to a binomial's precision (a chi-square's for least squares), so as many
-        errors are drawn, and for each the truth that is nearest, among `spare` times as many."""
-        n, (error, _) = len(self.pool.features), self._elsewhere(self.l2)
-        places = (rng.permutation(count) + rng.random(count)) / count
-        if self.labelled:
-            wanted = _beta_quantiles(n * error + 0.5, n * (1 - error) + 0.5, places)
-        else:
-            wanted = np.sqrt(n * error / _chi_square_quantiles(n, places))
+    def draw(
+        self, count: int, rng: np.random.Generator, spare: int, seen: Seen | None
+    ) -> list[Truth]:
+        """Truths in which a public pool teaches about as much as the real one: what that reaches is
+        known up to its standard errors, so as many values are drawn, and for each the truth that is
+        nearest, among `spare` times as many."""
+        seen = seen or self._left_out()
         drawn = [self._truth(rng) for _ in range(spare * count)]
-        reached = [self._judged(truth, rng) for truth in drawn]
-        chosen = []
-        for each in wanted:
-            nearest = min(range(len(drawn)), key=lambda i: abs(reached[i] - each))
+        reached = [seen_of(t.taught, t.records(JUDGED, rng), self.link) for t in drawn]
+        chosen, left = [], set(range(len(drawn)))
+        for _ in range(count):
+            wanted = seen.again(rng)
+            nearest = min(left, key=lambda i: wanted.distance(reached[i]))
             chosen.append(drawn[nearest])
-            reached[nearest] = math.inf
+            left.remove(nearest)
         return chosen
+
+    def _left_out(self) -> Seen:
+        """What pools like this one reach, on records of the pool that were left out."""
+        folds, found = np.arange(len(self.pool.features)) % FOLDS, []
+        for k in range(FOLDS):
+            used, left_out = (self.pool.rows(at) for at in (folds != k, folds == k))
+            weights = torch.from_numpy(_fit(used, self.link, self.l2).ravel())
+            found.append(seen_of(weights, left_out, self.link))
+        means = [float(np.mean(column)) for column in zip(*found, strict=True)]
+        error, loss, error_se, loss_se = means
+        return Seen(error, loss, error_se / math.sqrt(FOLDS), loss_se / math.sqrt(FOLDS))
 
     def _truth(self, rng: np.random.Generator) -> Truth:
         strength = float(STRENGTHS[rng.choice(len(STRENGTHS), p=self.probabilities)])
@@ -171,13 +217,7 @@ class Population:
         else:
             truth = Truth(self, shares, teacher, 0.0, self.noise / math.sqrt(sharper))
         pool = truth.records(len(self.pool.features), rng)
-        taught = torch.from_numpy(_fit(pool, self.link, self.l2).ravel())
-        return replace(truth, public=taught)
-
-    def _judged(self, truth: Truth, rng: np.random.Generator) -> float:
-        assert truth.public is not None
-        records = truth.records(JUDGED, rng)
-        return float(linear_measure(records, self.link)(truth.public).error)
+        return replace(truth, taught=torch.from_numpy(_fit(pool, self.link, self.l2).ravel()))
 
 
 def population_of(pool: Table, link: Link, norm: float, l2: float) -> Population:
@@ -193,20 +233,6 @@ def population_of(pool: Table, link: Link, norm: float, l2: float) -> Population
             "from them; give others, or more"
         )
     return population
-
-
-def _beta_quantiles(a: float, b: float, places: Floats) -> Floats:
-    from scipy.special import betaincinv
-
-    found: Floats = betaincinv(a, b, places)
-    return found
-
-
-def _chi_square_quantiles(n: int, places: Floats) -> Floats:
-    from scipy.special import gammaincinv
-
-    found: Floats = 2 * gammaincinv(n / 2, places)
-    return found
 
 
 def _fit(pool: Table, link: Link, strength: float, shares: Floats | None = None) -> Floats:

@@ -24,7 +24,7 @@ from equipoise.privacy.promise import Promise
 from equipoise.settings import Run, Settings
 
 MOST_ROUNDS = 512
-LONGEST = 4096  # local iterations of a plan, if they are not given
+LONGEST = 2048  # local iterations of a plan, if they are not given
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Numbers of rounds, or of local steps where these are paid for."""
 

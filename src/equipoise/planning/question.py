@@ -20,6 +20,13 @@ def _several(value: Any) -> Any:
     return (value,) if isinstance(value, Real | str) else value
 
 
+def _word(value: Any) -> Any:
+    return f"{value:g}" if isinstance(value, Real) else value
+
+
+JudgeBy = Literal["error", "loss", "auroc"]
+
+
 class Question(Common):
     """A budget, and a task (or the constants of a problem)."""
 
@@ -63,8 +70,24 @@ class Question(Common):
         "plan on made-up records, from public constants alone: no public record is used, and no "
         "test error is predicted",
     )
-    records: int | None = flag(
-        None, PLANNED, "about how many records a client has, where that is private (default: 100)"
+    records: Annotated[tuple[int, ...] | None, BeforeValidator(_several)] = flag(
+        None,
+        PLANNED,
+        "how many records a client has, or one number for each client, where the task does not "
+        "know it (default: a guess, about 100)",
+    )
+    skew: Annotated[str | None, BeforeValidator(_word)] = flag(
+        None,
+        PLANNED,
+        "how unlike the clients' labels are, where the task does not know it: none, mild, strong, "
+        "or the concentration A of a Dirichlet distribution (the smaller, the more unlike); "
+        "default: a plan that is good whatever it is",
+    )
+    judge_by: JudgeBy | None = flag(
+        None,
+        PLANNED,
+        "what the plan is chosen for, and ways are compared by: error, loss or auroc (of two "
+        "classes); default: the plan for its loss, the ways by their error",
     )
 
     mu: float | None = flag(None, CONSTANTS, "strong convexity of every client's loss")
@@ -95,8 +118,7 @@ class Question(Common):
             require(
                 value is None or 0 < value < math.inf, f"{name}={value} is not a positive number"
             )
-        for name in ("iterations", "records"):
-            count = getattr(self, name)
+        for name, count in (("iterations", self.iterations), *self._records()):
             require(
                 count is None or 1 <= count <= MOST_ITERATIONS,
                 f"{name}={count} is not between 1 and {MOST_ITERATIONS:,}",
@@ -109,6 +131,9 @@ class Question(Common):
             mechanism.check_plan(self)
         self._check_constants()
         return self
+
+    def _records(self) -> list[tuple[str, int]]:
+        return [("records", count) for count in self.records or ()]
 
     def _check_algorithms(self) -> None:
         known = [
@@ -181,4 +206,10 @@ class Question(Common):
         return {name: getattr(self, name) for name in names} | {"clients": clients}
 
 
-Verdict = Literal["train", "do not train", "public data alone is as good", "inconclusive"]
+Verdict = Literal[
+    "train",
+    "do not train",
+    "public data alone is as good",
+    "each silo alone is as good",
+    "inconclusive",
+]

@@ -1,8 +1,9 @@
 """The search for a plan: from plans far apart to the neighbours of the best, until these are no
 better, with more worlds and seeds at every stage.
 
-Plans are compared by their mean excess loss. Where several kinds of skew are possible, by the
-largest regret: how much more a plan leaves than the best plan for that skew would.
+Plans are compared by their regret: how many times as much a plan leaves in a world as the plan
+that is best there, in the mean over worlds. Where several kinds of skew are possible, the largest
+mean counts: the plan is good whatever the skew is.
 """
 
 import math
@@ -21,6 +22,7 @@ BEAM = 3  # plans of a line whose neighbours are tried
 HOPELESS = 1.5  # times the best: lines that leave more are not followed
 BETTER = 0.995  # less than this share of the best so far is worth another round of the search
 MOST_TURNS = 12
+THRIFT = 0.012  # twice the local steps must leave 0.8 per cent less to be worth while
 
 
 class Stage(NamedTuple):
@@ -29,11 +31,33 @@ class Stage(NamedTuple):
 
 
 class Effort(NamedTuple):
-    """How many worlds and seeds the stages of a search take."""
+    """How many worlds and seeds the stages of a search take, and how many numbers may be gone
+    through before the last."""
 
     begin: Stage
     follow: Stage
     end: Stage
+    most: float = 5e9
+
+
+class Purse:
+    """What is left of the effort."""
+
+    def __init__(self, left: float) -> None:
+        self.left = left
+
+    def affordable(
+        self, worlds: Worlds, candidates: Iterable[Candidate], stage: Stage
+    ) -> list[Candidate]:
+        """The candidates that can still be paid for, those with few local steps first."""
+        each, bought = len(worlds.rows) * len(stage.seeds) * worlds.width, []
+        for candidate in sorted(candidates, key=lambda c: c.iterations):
+            cost = each * candidate.iterations
+            if cost > self.left:
+                break
+            self.left -= cost
+            bought.append(candidate)
+        return bought
 
 
 Measure = Callable[[Trial, Worlds], torch.Tensor]
@@ -45,27 +69,36 @@ def mean_excess(trial: Trial, worlds: Worlds) -> torch.Tensor:
 
 
 @dataclass
-class Tried:
+class Searched:
     """Trials in the same worlds, and how plans compare there."""
 
     worlds: Worlds
     measure: Measure
     trials: list[Trial]
-    values: list[list[float]]
+    values: list[torch.Tensor]
 
     def add(self, trials: Iterable[Trial]) -> None:
         for trial in trials:
-            by_world = self.measure(trial, self.worlds)
             self.trials.append(trial)
-            self.values.append([float(by_world[places].mean()) for places in self.worlds.skews])
+            self.values.append(self.measure(trial, self.worlds))
+
+    def regrets(self) -> list[float]:
+        values = torch.stack(self.values)
+        regrets = values / values.amin(0).clamp_min(1e-12)
+        by_skew = torch.stack([regrets[:, places].mean(1) for places in self.worlds.skews])
+        largest: list[float] = by_skew.amax(0).tolist()
+        return largest
 
     def scores(self) -> list[float]:
-        """The largest regret of every trial: 1 is the best that was tried, for every skew."""
-        least = [max(min(column), 1e-12) for column in zip(*self.values, strict=True)]
+        """The regret of every trial, and a little for every local step."""
         return [
-            max(value / best for value, best in zip(row, least, strict=True))
-            for row in self.values
+            regret * trial.candidate.iterations**THRIFT
+            for regret, trial in zip(self.regrets(), self.trials, strict=True)
         ]
+
+    def best_of(self, line: Line) -> list[Trial]:
+        """The best trial of a line, if it has any."""
+        return self.best(1, lambda candidate: _of(candidate, line))
 
     def best(self, count: int, among: Callable[[Candidate], bool] = lambda c: True) -> list[Trial]:
         scores = self.scores()
@@ -76,26 +109,36 @@ class Tried:
         return self.scores()[self.trials.index(trial)]
 
 
-def search(problem: PlanningProblem, effort: Effort, measure: Measure = mean_excess) -> Tried:
+def search(
+    problem: PlanningProblem,
+    effort: Effort,
+    measure: Measure = mean_excess,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Searched:
     """All that was tried in the last stage: the best of every line among them."""
     lines = problem.lines()
     begun = _tried(problem, effort.begin, measure)
+    purse = Purse(effort.most / 4)
     leaders = [line for line in lines if line.algorithm == _leader(lines, line).algorithm]
-    for line in leaders:
-        begun.add(_try(problem, begun, problem.beginning(line), effort.begin))
+    every = [candidate for line in leaders for candidate in problem.beginning(line)]
+    begun.add(_try(problem, begun, every, effort.begin, purse))
+    purse.left += 3 * effort.most / 4
+    progress(0.25)
     followed = _tried(problem, effort.follow, measure)
     first: list[Candidate] = []
     for line in lines:
         leader = _leader(lines, line)
         best = begun.best(2 * BEAM, lambda c, leader=leader: _of(c, leader))
         first += [_moved(trial.candidate, line) for trial in best]
-    _follow(problem, followed, lines, first, effort.follow)
+    _follow(problem, followed, lines, first, effort.follow, purse)
+    progress(0.8)
     ended = _tried(problem, effort.end, measure)
     final = {_name(t.candidate): t.candidate for t in followed.best(4)}
     for line in lines:
         for trial in followed.best(1, lambda c, line=line: _of(c, line)):
             final.setdefault(_name(trial.candidate), trial.candidate)
-    ended.add(_try(problem, ended, list(final.values()), effort.end))
+    ended.add(_try(problem, ended, final.values(), effort.end, Purse(math.inf)))
+    progress(1.0)
     return ended
 
 
@@ -117,14 +160,19 @@ def _of(candidate: Candidate, line: Line) -> bool:
     )
 
 
-def _tried(problem: PlanningProblem, stage: Stage, measure: Measure) -> Tried:
-    return Tried(problem.worlds.first(stage.worlds), measure, [], [])
+def _tried(problem: PlanningProblem, stage: Stage, measure: Measure) -> Searched:
+    return Searched(problem.worlds.first(stage.worlds), measure, [], [])
 
 
 def _try(
-    problem: PlanningProblem, tried: Tried, candidates: list[Candidate], stage: Stage
+    problem: PlanningProblem,
+    tried: Searched,
+    candidates: Iterable[Candidate],
+    stage: Stage,
+    purse: Purse,
 ) -> list[Trial]:
-    return try_all(tried.worlds, candidates, problem.level, stage.seeds)
+    bought = purse.affordable(tried.worlds, candidates, stage)
+    return try_all(tried.worlds, bought, problem.level, stage.seeds)
 
 
 def _name(candidate: Candidate) -> tuple[object, ...]:
@@ -141,30 +189,33 @@ def _name(candidate: Candidate) -> tuple[object, ...]:
 
 def _follow(
     problem: PlanningProblem,
-    tried: Tried,
+    tried: Searched,
     lines: list[Line],
     new: list[Candidate],
     stage: Stage,
+    purse: Purse,
 ) -> None:
     """Neighbours of the best of every line, until they are no better."""
     seen: set[tuple[object, ...]] = set()
-    least = math.inf
+    least, hopeless = math.inf, HOPELESS
     for _ in range(MOST_TURNS):
         fresh = {_name(c): c for c in new if _name(c) not in seen}
         if not fresh:
             break
         seen.update(fresh)
-        tried.add(_try(problem, tried, list(fresh.values()), stage))
-        scores = tried.scores()
-        best = min(
-            sum(value) for score, value in zip(scores, tried.values, strict=True) if score == min(scores)
-        )
-        if best > BETTER * least:
+        trials = _try(problem, tried, fresh.values(), stage, purse)
+        if not trials:
             break
-        least = best
-        new = []
+        tried.add(trials)
+        (best,) = tried.best(1)
+        thrift = best.candidate.iterations**THRIFT
+        value = float(tried.measure(best, tried.worlds).mean()) * thrift
+        if value > BETTER * least:
+            break
+        least, new = value, []
         for line in lines:
             leaders = tried.best(BEAM, lambda c, line=line: _of(c, line))
-            if leaders and tried.score(leaders[0]) <= HOPELESS:
+            if leaders and tried.score(leaders[0]) <= hopeless * tried.score(best):
                 for leader in leaders:
                     new += problem.neighbours(replace(leader.candidate, returns="last"))
+        hopeless = 1 + (hopeless - 1) / 2

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import DataError, require
-from equipoise.planning.population import Truth, made_up_pool, population_of
+from equipoise.planning.population import Seen, Truth, made_up_pool, population_of, seen_of
 from equipoise.seeds import stream
-from equipoise.tasks.linear import LinearClients, Link, linear_clients
-from equipoise.tasks.public import minimiser
+from equipoise.tasks.linear import LinearClients, LinearMeasure, Link, linear_clients
+from equipoise.tasks.public import minimiser, public_model
 from equipoise.tasks.splits import parse_split, skewed
 from equipoise.tasks.task import Convex, Table, Task
 
@@ -73,6 +73,7 @@ class World:
     best      x*, the minimiser of the clients' mean loss
     public    what a public pool of this world teaches; None where there is none
     test      records that no client holds; None where the task has no records
+    truth     what these were drawn from, likewise
     """
 
     skew: Skew
@@ -81,6 +82,7 @@ class World:
     best: Tensor
     public: Tensor | None = None
     test: "HeldOut | None" = None
+    truth: Truth | None = None
 
     @cached_property
     def least(self) -> float:
@@ -120,6 +122,14 @@ class Worlds:
     def number(self) -> int:
         """Of stand-ins."""
         return len(self.rows[0].clients.sizes)
+
+    @property
+    def width(self) -> int:
+        """Numbers that a local step of all clients goes through."""
+        clients: Any = self.rows[0].clients
+        if isinstance(clients, LinearClients):
+            return clients.features.numel() * clients.targets.shape[-1]
+        return self.number * len(self.x0) ** 2
 
     @cached_property
     def clients(self) -> Any:
@@ -281,7 +291,9 @@ def _of_records(
         )
     rows, l2 = [], private.l2 if l2 is None else l2
     chosen, few = _stand_ins(known, len(private.sizes)), features * outputs > LARGE
-    for w, truth in enumerate(_truths(pools, private.link, norm, l2, count, seed, 1 if few else 3)):
+    seen = _seen(task) if kind == "real records" else None
+    truths = _truths(pools, private.link, norm, l2, count, seed, 1 if few else 4, seen)
+    for w, truth in enumerate(truths):
         rng = stream(seed, "world", w)
         sizes = _sizes(known, chosen, features * outputs, rng)
         skew = known.skews[w % len(known.skews)]
@@ -322,15 +334,31 @@ def _sizes(
     return [max(1, min(size, most)) for size in sizes]
 
 
+def _seen(task: Task) -> Seen | None:
+    """What the public model reaches on the public test records, where there are any."""
+    if not isinstance(task.measure, LinearMeasure):
+        return None
+    measure = task.measure
+    records = Table(measure.features.numpy(), measure.targets.numpy())
+    return seen_of(public_model(task), records, measure.link)
+
+
 def _truths(
-    pools: Sequence[Any], link: Link, norm: float, l2: float, count: int, seed: int, spare: int
+    pools: Sequence[Any],
+    link: Link,
+    norm: float,
+    l2: float,
+    count: int,
+    seed: int,
+    spare: int,
+    seen: Seen | None,
 ) -> list[Truth]:
     """A truth for every world: all from the one pool that there is, or each from one that was made
     up."""
     rng = stream(seed, "truths")
     if all(pool is pools[0] for pool in pools):
-        return population_of(pools[0], link, norm, l2).draw(count, rng, spare)
-    return [population_of(pool, link, norm, l2).draw(1, rng, 1)[0] for pool in pools]
+        return population_of(pools[0], link, norm, l2).draw(count, rng, spare, seen)
+    return [population_of(pool, link, norm, l2).draw(1, rng, 1, None)[0] for pool in pools]
 
 
 def _world(
@@ -363,9 +391,9 @@ def _world(
     features, targets = (
         torch.from_numpy(np.stack(parts)).float() for parts in zip(*judged, strict=True)
     )
-    taught = truth.public.float() if public and truth.public is not None else None
+    taught = truth.taught.float() if public else None
     return World(
-        skew, clients.single(), x0.float(), best.float(), taught, HeldOut(features, targets)
+        skew, clients.single(), x0.float(), best.float(), taught, HeldOut(features, targets), truth
     )
 
 

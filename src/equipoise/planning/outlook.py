@@ -1,0 +1,319 @@
+"""What every way is worth, world by world, and the verdict.
+
+An interval holds 90 % of the values over worlds and seeds, and what a finite test set adds: it is
+what is not known, not how often a trial was repeated.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.planning.at_home import pull_for, tuned
+from equipoise.planning.plan import Prediction, Verdict, Way
+from equipoise.planning.population import Truth
+from equipoise.planning.question import JudgeBy
+from equipoise.planning.trial import Trial
+from equipoise.planning.worlds import HeldOut, Skew, World, Worlds
+from equipoise.seeds import stream
+from equipoise.tasks.linear import SHARE_WRONG, Link
+from equipoise.tasks.task import Table
+
+COVERED = 0.9
+SURE = 0.8  # share of worlds in which a way must be better to be called so
+HOMES = 8  # worlds in which silos at home are tried
+SILOS = (0.125, 0.375, 0.625, 0.875)  # quantiles of the clients' sizes that stand for all
+MOST_AT_HOME = 1000  # records of a silo that is tried at home
+MOST_PARAMETERS_AT_HOME = 300
+
+
+class Judged(NamedTuple):
+    """Error, loss and 1 - AUROC (of two classes, else None) of models, [worlds, seeds]."""
+
+    error: Tensor
+    loss: Tensor
+    auroc_loss: Tensor | None
+
+    def by(self, what: JudgeBy) -> Tensor:
+        """What is to be small."""
+        if what == "auroc":
+            assert self.auroc_loss is not None
+            return self.auroc_loss
+        return self.error if what == "error" else self.loss
+
+
+def judge_models(worlds: Worlds, x: Tensor) -> Judged:
+    """Models [worlds, seeds, d], on the records of their worlds that no client holds."""
+    each = [_judge(row, of) for row, of in zip(worlds.rows, x, strict=True)]
+    errors, losses, ranks = zip(*each, strict=True)
+    binary = all(rank is not None for rank in ranks)
+    return Judged(torch.stack(errors), torch.stack(losses), torch.stack(ranks) if binary else None)
+
+
+def _judge(row: World, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    assert row.test is not None
+    clients: Any = row.clients
+    found = [
+        judge_on(features, targets, clients.link, x)
+        for features, targets in zip(row.test.features, row.test.targets, strict=True)
+    ]
+    errors, losses, ranks = zip(*found, strict=True)
+    means = [torch.stack(values).mean(0) for values in (errors, losses)]
+    rank = None if ranks[0] is None else torch.stack(ranks).mean(0)
+    return means[0], means[1], rank
+
+
+def judge_on(
+    features: Tensor, targets: Tensor, link: Link, x: Tensor
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Error, loss and 1 - AUROC on these records, of models [seeds, d]."""
+    matrix = x.reshape(len(x), targets.shape[-1], features.shape[-1]).to(features.dtype)
+    outputs = torch.einsum("nf,skf->snk", features, matrix)
+    weights = outputs.new_full((len(features),), 1 / len(features))
+    loss = link.loss(outputs, targets).mean(-1)
+    binary = link.error_name == SHARE_WRONG and targets.shape[-1] == 1
+    rank = 1 - area(outputs[..., 0], targets[:, 0] > 0) if binary else None
+    return link.error(outputs, targets, weights), loss, rank
+
+
+def area(scores: Tensor, positive: Tensor) -> Tensor:
+    """AUROC: how often a positive record's score [..., n] is above a negative one's; ties count
+    half (as the order of equal scores is arbitrary, up to rounding)."""
+    ranks = scores.argsort(-1).argsort(-1).double() + 1
+    yes, no = int(positive.sum()), int((~positive).sum())
+    if not yes or not no:
+        return torch.full(scores.shape[:-1], 0.5)
+    wins = (ranks * positive).sum(-1) - yes * (yes + 1) / 2
+    return (wins / (yes * no)).to(scores.dtype)
+
+
+def predicted(excess: Tensor | None, judged: Judged | None, records: int = 0) -> Prediction:
+    """Means and intervals; on so many test records, if they are few enough to matter."""
+    values: dict[str, float] = {}
+    if excess is not None:
+        values |= _interval("excess_loss", excess)
+    if judged is not None:
+        values |= _interval("test_error", judged.error, _sampling(judged.error, records))
+        values |= _interval("test_loss", judged.loss)
+        if judged.auroc_loss is not None:
+            values |= _interval("auroc", 1 - judged.auroc_loss)
+    return Prediction(**values)
+
+
+def _sampling(error: Tensor, records: int) -> Tensor | None:
+    """The standard deviation that so many test records add: of a share."""
+    if not records or bool((error > 1).any()):
+        return None
+    return (error * (1 - error) / records).clamp_min(0).sqrt()
+
+
+def _interval(name: str, values: Tensor, spread: Tensor | None = None) -> dict[str, float]:
+    drawn = values.double().flatten().numpy()
+    if spread is not None:
+        rng = stream(0, "test records")
+        noise = rng.standard_normal((16, len(drawn))) * spread.double().flatten().numpy()
+        moved = np.clip(drawn + noise, 0, 1).ravel()
+    else:
+        moved = drawn
+    low, high = np.quantile(moved, ((1 - COVERED) / 2, (1 + COVERED) / 2))
+    return {name: float(drawn.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A way, and what it is worth in every world (means over seeds, or over silos)."""
+
+    way: Way
+    values: Tensor
+    """[worlds], of what ways are compared by."""
+
+
+class Judge:
+    """Compares ways in the same worlds."""
+
+    def __init__(self, worlds: Worlds, what: JudgeBy, records: int) -> None:
+        self._worlds, self._what, self._records = worlds, what, records
+
+    def of_models(
+        self,
+        name: str,
+        x: Tensor,
+        excess: Tensor | None,
+        free: bool,
+        measured: float | None = None,
+    ) -> Tried:
+        """One model for all, [worlds, seeds, d]."""
+        judged = judge_models(self._worlds, x)
+        way = Way(
+            name=name,
+            free=free,
+            predicted=predicted(excess, judged, self._records),
+            measured=measured,
+        )
+        return Tried(way, judged.by(self._what).mean(1))
+
+    def not_training(self, measured: float | None) -> Tried:
+        """The best constant answer."""
+        x, errors = [], []
+        for row in self._worlds.rows:
+            assert row.test is not None
+            clients: Any = row.clients
+            targets = row.test.targets.flatten(0, 1).double()
+            x.append(_constant(clients.link, targets, len(row.x0)))
+            errors.append(float(clients.link.constant(targets.numpy())))
+        judged = judge_models(self._worlds, torch.stack(x)[:, None])
+        known = torch.tensor(errors)[:, None]
+        judged = judged._replace(error=known, auroc_loss=None if judged.auroc_loss is None else 0.5 + 0 * known)
+        way = Way(
+            name="not training",
+            free=True,
+            predicted=predicted(None, judged, self._records),
+            measured=measured,
+        )
+        return Tried(way, judged.by(self._what)[:, 0])
+
+    def at_home(self, name: str, centre: Tensor | None, free: bool) -> Tried:
+        """Every silo by itself: alone, or from the federated model, [worlds, d]."""
+        rows = self._worlds.rows[:HOMES]
+        best = torch.stack([row.best for row in rows])
+        start = torch.zeros_like(best) if centre is None else centre[: len(rows)]
+        homes = [_homes(row, self._worlds.sizes, w) for w, row in enumerate(rows)]
+        pulls = best - start
+        judged, least = [], []
+        for row, own, c in zip(rows, homes, start, strict=True):
+            clients: Any = row.clients
+            found = []
+            for home in own:
+                pull = pull_for(len(home.records.features), pulls)
+                x = tuned(home.records, clients.link, c, pull)
+                found.append(judge_on(*_tensors(home.test), clients.link, x[None]))
+            judged.append(_mean(found[1:]))
+            least.append(found[0])
+        every, smallest = _joined(judged), _joined(least)
+        way = Way(
+            name=name,
+            free=free,
+            predicted=predicted(None, every, self._records),
+            smallest=predicted(None, smallest, self._records),
+        )
+        return Tried(way, every.by(self._what).mean(1))
+
+
+class Home(NamedTuple):
+    """A silo's own records, and others of its own truth, on which its model is judged."""
+
+    records: Table
+    test: Table
+
+
+def _homes(row: World, sizes: Sequence[int], w: int) -> list[Home]:
+    """The smallest silo, and some of all sizes."""
+    assert row.truth is not None
+    rng = stream(w, "homes")
+    chosen = [min(sizes), *(int(np.quantile(sizes, at, method="nearest")) for at in SILOS)]
+    found = []
+    for size in chosen:
+        truth = row.truth.own(row.skew.own_truths, rng) if row.skew.own_truths else row.truth
+        records = _skewed(truth, row.skew, min(size, MOST_AT_HOME), rng)
+        found.append(Home(records, truth.records(MOST_AT_HOME, rng)))
+    return found
+
+
+def _skewed(truth: Truth, skew: Skew, size: int, rng: np.random.Generator) -> Table:
+    """Records of one silo, with labels of its own distribution."""
+    if skew.concentration == math.inf:
+        return truth.records(size, rng)
+    drawn = truth.records(max(4 * size, 200), rng)
+    classes, labels = np.unique(drawn.targets, axis=0, return_inverse=True)
+    if len(classes) > len(drawn.features) // 4:  # numbers: quarters stand for classes
+        labels = np.argsort(np.argsort(drawn.targets[:, 0])) * 4 // len(drawn.targets)
+    shares = np.bincount(labels.reshape(-1)) / len(drawn.features)
+    wanted = rng.dirichlet(skew.concentration * shares + 1e-9)
+    weights = (wanted / shares)[labels.reshape(-1)]
+    return drawn.rows(rng.choice(len(drawn.features), size=size, p=weights / weights.sum()))
+
+
+def _constant(link: Link, targets: Tensor, d: int) -> Tensor:
+    """A model that gives the best constant answer: its bias alone."""
+    x = torch.zeros(targets.shape[1], d // targets.shape[1])
+    mean = targets.mean(0)
+    if link.error_name != SHARE_WRONG:
+        x[:, -1] = mean
+    elif targets.shape[1] == 1:
+        x[:, -1] = torch.logit(mean.clamp(1e-3, 1 - 1e-3))
+    else:
+        x[:, -1] = mean.clamp_min(1e-3).log()
+    return x.flatten()
+
+
+def _tensors(table: Table) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(table.features), torch.from_numpy(table.targets)
+
+
+def _mean(found: list[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
+    errors, losses, ranks = zip(*found, strict=True)
+    rank = None if ranks[0] is None else torch.stack(ranks).mean(0)
+    return torch.stack(errors).mean(0), torch.stack(losses).mean(0), rank
+
+
+def _joined(found: list[Any]) -> Judged:
+    errors, losses, ranks = zip(*found, strict=True)
+    rank = None if ranks[0] is None else torch.stack(ranks)
+    return Judged(torch.stack(errors), torch.stack(losses), rank)
+
+
+VERDICTS: dict[str, Verdict] = {
+    "not training": "do not train",
+    "public records alone": "public data alone is as good",
+    "each silo alone": "each silo alone is as good",
+}
+NAMES = {"error": "error", "loss": "loss", "auroc": "AUROC"}
+
+
+def verdict_of(tried: list[Tried], what: JudgeBy, made_up: bool) -> tuple[Verdict, str]:
+    """The best way that spends the budget against the best that is free, world by world."""
+    if made_up:
+        return (
+            "inconclusive",
+            "the worlds have made-up labels: whether the real ones can be learnt, only real public "
+            "records can show (--proxy FILE)",
+        )
+    free = min((t for t in tried if t.way.free), key=_mean_value)
+    spent = min((t for t in tried if not t.way.free), key=_mean_value)
+    shared = min(len(free.values), len(spent.values))
+    gained = free.values[:shared] - spent.values[:shared]
+    share = float((gained > 0).double().mean())
+    best, other = (spent, free) if float(gained.mean()) > 0 else (free, spent)
+    compared = (
+        f"{best.way.name}: {NAMES[what]} {_told(best, what)}, against {_told(other, what)} of "
+        f"{other.way.name}"
+    )
+    wins = share if best is spent else 1 - share
+    sure = f"better in {wins:.0%} of the worlds that the public information leaves possible"
+    if wins < SURE:
+        return "inconclusive", f"cannot be decided at this spread: {compared}; {sure}"
+    if best is spent:
+        return "train", f"{compared}; {sure}"
+    return VERDICTS[free.way.name], f"{compared}; {sure}"
+
+
+def _mean_value(tried: Tried) -> float:
+    return float(tried.values.mean())
+
+
+def _told(tried: Tried, what: JudgeBy) -> str:
+    name = {"error": "test_error", "loss": "test_loss", "auroc": "auroc"}[what]
+    predicted = tried.way.predicted
+    mean, low, high = (getattr(predicted, f"{name}{end}") for end in ("", "_low", "_high"))
+    return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def trial_value(what: JudgeBy, trial: Trial, worlds: Worlds) -> Tensor:
+    """What a plan is to make small, [worlds]."""
+    return judge_models(worlds, trial.x).by(what).mean(1)
+
+
