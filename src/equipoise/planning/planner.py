@@ -179,7 +179,6 @@ class Public:
     untrained: Prediction
     judge_by: JudgeBy
     measure: Measure
-    seed: int
 
     @property
     def judged(self) -> bool:
@@ -197,12 +196,10 @@ class Public:
 
     def with_l2(self, l2: float) -> "Public":
         """The same with another regulariser."""
-        count = len(self.worlds.rows)
-        worlds = worlds_of(self.task, self.known, count, self.seed, l2)
         assert self.facts.L is not None
         assert self.facts.mu is not None
         facts = self.facts._replace(L=self.facts.L - self.facts.mu + l2, mu=l2)
-        return replace(self, facts=facts, worlds=worlds)
+        return replace(self, facts=facts, worlds=self.worlds.with_l2(l2))
 
 
 def _public(question: Question, task: Task) -> Public:
@@ -231,7 +228,6 @@ def _public(question: Question, task: Task) -> Public:
         untrained,
         question.judge_by or "error",
         measure,
-        question.seed,
     )
 
 

@@ -10,7 +10,7 @@ else on records of the pool that were left out.
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -81,7 +81,7 @@ class Truth:
     teacher   the weights [outputs, features] that labels follow
     kept      the share of labels that are a neighbour's in the pool instead
     noise     standard deviation of the targets of least squares
-    taught    what a public pool drawn from it teaches
+    pool      a public pool that was drawn from it
     """
 
     population: "Population"
@@ -89,7 +89,12 @@ class Truth:
     teacher: Floats
     kept: float
     noise: float
-    taught: Tensor = field(default_factory=lambda: torch.zeros(0))
+    pool: Table | None = None
+
+    def taught(self, l2: float) -> Tensor:
+        """What the public pool teaches."""
+        assert self.pool is not None
+        return torch.from_numpy(_fit(self.pool, self.population.link, l2).ravel())
 
     def records(self, count: int, rng: np.random.Generator) -> Table:
         """Records of the pool, moved by a part of the spread around their class (and shrunk as
@@ -187,7 +192,7 @@ class Population:
         nearest, among `spare` times as many."""
         seen = seen or self._left_out()
         drawn = [self._truth(rng) for _ in range(spare * count)]
-        reached = [seen_of(t.taught, t.records(JUDGED, rng), self.link) for t in drawn]
+        reached = [seen_of(t.taught(self.l2), t.records(JUDGED, rng), self.link) for t in drawn]
         chosen, left = [], set(range(len(drawn)))
         for _ in range(count):
             wanted = seen.again(rng)
@@ -216,8 +221,7 @@ class Population:
             truth = Truth(self, shares, sharper * teacher, rng.random(), 0.0)
         else:
             truth = Truth(self, shares, teacher, 0.0, self.noise / math.sqrt(sharper))
-        pool = truth.records(len(self.pool.features), rng)
-        return replace(truth, taught=torch.from_numpy(_fit(pool, self.link, self.l2).ravel()))
+        return replace(truth, pool=truth.records(len(self.pool.features), rng))
 
 
 def population_of(pool: Table, link: Link, norm: float, l2: float) -> Population:

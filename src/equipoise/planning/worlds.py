@@ -92,6 +92,14 @@ class World:
         """f(x) - f(x*) of models [..., d]."""
         return self.clients.loss(x) - self.least
 
+    def with_l2(self, l2: float) -> "World":
+        """The same records with another regulariser."""
+        clients = replace(cast(LinearClients, self.clients), l2=l2)
+        public = self.public
+        if public is not None and self.truth is not None:
+            public = self.truth.taught(l2).float()
+        return replace(self, clients=clients, best=_best(clients, self.best), public=public)
+
 
 class HeldOut(NamedTuple):
     """features [truths, n, features] and targets [truths, n, outputs]: one truth for all clients,
@@ -146,17 +154,10 @@ class Worlds:
     def first(self, count: int) -> "Worlds":
         """Some of these worlds, as many of every skew."""
         chosen = [i for places in self.skews for i in places[: -(-count // len(self.skews))]]
-        return self._of([self.rows[i] for i in sorted(chosen)])
+        return replace(self, rows=tuple(self.rows[i] for i in sorted(chosen)))
 
-    def _of(self, rows: Sequence[World]) -> "Worlds":
-        return Worlds(
-            tuple(rows),
-            self.sizes,
-            self.x0,
-            self.longest,
-            self.kind,
-            self.sentences,
-        )
+    def with_l2(self, l2: float) -> "Worlds":
+        return replace(self, rows=tuple(row.with_l2(l2) for row in self.rows))
 
     def excess(self, x: Tensor) -> Tensor:
         """[worlds, ...] of models [worlds, ..., d]."""
@@ -236,15 +237,13 @@ def known_of(task: Task, skew: str | None, records: tuple[int, ...] | None) -> K
     return Known(skews, sizes, GUESSED_RECORDS, tuple(sentences))
 
 
-def worlds_of(
-    task: Task, known: Known, count: int, seed: int, l2: float | None = None
-) -> Worlds:
+def worlds_of(task: Task, known: Known, count: int, seed: int) -> Worlds:
     """`count` worlds, as many for each skew that is possible."""
     if task.L is None or task.mu is None:
         raise DataError(f"task={task.name}: no smoothness is known, so no plan can be tried")
     private = task.clients
     if isinstance(private, LinearClients):
-        return _of_records(task, private, known, count, seed, l2)
+        return _of_records(task, private, known, count, seed)
     if not isinstance(private, Generated):
         raise DataError(
             f"task={task.name}: nothing public can stand in for its clients, so no plan can be "
@@ -271,7 +270,6 @@ def _of_records(
     known: Known,
     count: int,
     seed: int,
-    l2: float | None,
 ) -> Worlds:
     assert task.L is not None
     assert task.mu is not None
@@ -289,7 +287,7 @@ def _of_records(
         sentences += (
             "nothing else: the worlds have made-up records, which predict no error",
         )
-    rows, l2 = [], private.l2 if l2 is None else l2
+    rows, l2 = [], private.l2
     chosen, few = _stand_ins(known, len(private.sizes)), features * outputs > LARGE
     seen = _seen(task) if kind == "real records" else None
     truths = _truths(pools, private.link, norm, l2, count, seed, 1 if few else 4, seen)
@@ -376,25 +374,32 @@ def _world(
     else:
         truths = [truth]
         tables = _dealt(truth.records(sum(sizes), rng), skew.concentration, sizes, rng)
-    link = truth.population.link
-    clients = linear_clients(tables, link, l2, None, 0)
-    union = LinearClients(
-        clients.features.flatten(0, 1)[None],
-        clients.targets.flatten(0, 1)[None],
-        clients.weights.flatten()[None] / len(sizes),
-        (sum(sizes),),
-        link,
-        l2,
-    )
-    best = minimiser(union, x0, 1e-4)
+    clients = linear_clients(tables, truth.population.link, l2, None, 0)
     judged = [own.records(TEST_RECORDS // len(truths) + 1, rng) for own in truths]
     features, targets = (
         torch.from_numpy(np.stack(parts)).float() for parts in zip(*judged, strict=True)
     )
-    taught = truth.taught.float() if public else None
     return World(
-        skew, clients.single(), x0.float(), best.float(), taught, HeldOut(features, targets), truth
+        skew,
+        clients.single(),
+        x0.float(),
+        _best(clients, x0),
+        truth.taught(l2).float() if public else None,
+        HeldOut(features, targets),
+        truth,
     )
+
+
+def _best(clients: LinearClients, start: Tensor) -> Tensor:
+    """x*, of all clients' records in one table."""
+    union = replace(
+        clients,
+        features=clients.features.flatten(0, 1)[None].double(),
+        targets=clients.targets.flatten(0, 1)[None].double(),
+        weights=clients.weights.flatten()[None].double() / len(clients.sizes),
+        sizes=(sum(clients.sizes),),
+    )
+    return minimiser(union, start.double(), 1e-4).float()
 
 
 def _dealt(
