@@ -77,8 +77,8 @@ class Line:
 
     @property
     def origin(self) -> str:
-        place = "" if self.place.unit == "client" else f"noise in {self.place.noise_in}, "
-        return f"{place}{self.algorithm}, {'from the public model' if self.warm else 'cold'}"
+        place = "" if self.place.unit == "client" else f"{self.place.noise_in}: "
+        return f"{place}{self.algorithm}{', warm' if self.warm else ''}"
 
 
 def _starts(worlds: Worlds) -> list[bool]:
