@@ -274,7 +274,7 @@ def _of_records(
     assert task.L is not None
     assert task.mu is not None
     kind: Kind = "real records"
-    sentences = (*known.sentences, *task.public)
+    sentences = (*task.public,)
     outputs, features = task.shapes["weight"]
     norm = math.sqrt(max(0.0, (task.L - task.mu) / private.link.curvature - 1))
     pools = [task.pool] * count
