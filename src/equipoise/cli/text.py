@@ -12,7 +12,6 @@ from equipoise.planning.plan import Plan, Prediction
 from equipoise.result import Result
 from equipoise.settings import Run
 
-
 TIGHT: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
 
 

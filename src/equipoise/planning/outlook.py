@@ -18,7 +18,7 @@ from equipoise.planning.plan import Prediction, Verdict, Way
 from equipoise.planning.population import Truth
 from equipoise.planning.question import JudgeBy
 from equipoise.planning.trial import Trial
-from equipoise.planning.worlds import HeldOut, Skew, World, Worlds
+from equipoise.planning.worlds import Skew, World, Worlds
 from equipoise.seeds import stream
 from equipoise.tasks.linear import SHARE_WRONG, Link
 from equipoise.tasks.task import Table
@@ -315,5 +315,3 @@ def _told(tried: Tried, what: JudgeBy) -> str:
 def trial_value(what: JudgeBy, trial: Trial, worlds: Worlds) -> Tensor:
     """What a plan is to make small, [worlds]."""
     return judge_models(worlds, trial.x).by(what).mean(1)
-
-

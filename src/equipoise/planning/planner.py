@@ -49,7 +49,7 @@ from equipoise.planning.worlds import Known, Worlds, known_of, worlds_of
 from equipoise.result import PublicOnly
 from equipoise.tasks import Task, TaskOptions, load_to_plan, task_spec
 from equipoise.tasks.linear import LinearClients, LinearMeasure
-from equipoise.tasks.public import public_model, public_only
+from equipoise.tasks.public import public_only
 from equipoise.tasks.task import Convex, Records
 
 PUBLIC_RECORDS = 40  # of a task that can spare some, if the user names no pool
@@ -296,12 +296,13 @@ class Found:
     searched: Searched
     best: Trial
 
-    def public_model(self) -> Tensor:
-        """What the real public records teach with this regulariser."""
-        task = self.public.task
-        if isinstance(task.clients, LinearClients) and self.public.facts.mu is not None:
-            task = replace(task, clients=replace(task.clients, l2=self.public.facts.mu))
-        return public_model(task)
+    def public_error(self) -> float | None:
+        """On the task's test records, of what its public records teach with this regulariser."""
+        task, l2 = self.public.task, self.public.facts.mu
+        if isinstance(task.clients, LinearClients) and l2 is not None:
+            task = replace(task, clients=replace(task.clients, l2=l2))
+        alone = public_only(task)
+        return alone.test_error if alone else None
 
 
 def _plan(
@@ -384,7 +385,11 @@ def _regularised(
     """The regulariser is planned too, unless it is given: the best plans are tried with others, and
     compared by what they are worth on records that no client holds."""
     public = found.public
-    if question.l2 is not None or not public.judged or not isinstance(public.task.clients, LinearClients):
+    if (
+        question.l2 is not None
+        or not public.judged
+        or not isinstance(public.task.clients, LinearClients)
+    ):
         return found
     what: JudgeBy = question.judge_by or "loss"
     near = [replace(trial.candidate, returns="last") for trial in found.searched.best(3)]
@@ -433,10 +438,8 @@ def _verdict(found: Found, first: Found) -> tuple[Verdict, str, list[Tried]]:
     ways = [judge.not_training(untrained_error(public.task))]
     if worlds.warm:
         taught = worlds.start(True)[:, None]
-        measured = float(public.task.measure(found.public_model()).error) if public.alone else None
-        ways.append(
-            judge.of_models(PUBLIC_ALONE, taught, worlds.excess(taught), True, measured)
-        )
+        measured = found.public_error()
+        ways.append(judge.of_models(PUBLIC_ALONE, taught, worlds.excess(taught), True, measured))
     small = len(worlds.x0) <= MOST_PARAMETERS_AT_HOME
     if small:
         ways.append(judge.at_home(SILO_ALONE, None, free=True))

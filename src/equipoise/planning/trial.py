@@ -26,6 +26,7 @@ from equipoise.privacy.lattice import NOT_ROUNDED
 from equipoise.privacy.mechanisms.mechanism import Mechanism
 from equipoise.privacy.samplers import Law
 from equipoise.seeds import stream
+from equipoise.settings import Returns
 
 AT_ONCE = 4_000_000  # numbers in the clients' models of one computation
 
@@ -135,9 +136,7 @@ def _key(candidate: Candidate) -> tuple[Any, ...]:
     )
 
 
-def _run(
-    worlds: Worlds, plans: list[Candidate], levels: list[Level], seeds: range
-) -> list[Trial]:
+def _run(worlds: Worlds, plans: list[Candidate], levels: list[Level], seeds: range) -> list[Trial]:
     first, noise = plans[0], TrialNoise(len(worlds.rows), seeds)
     clip = _column([plan.clip for plan in plans])
     hyper = Hyper(first.eta, 1 / first.local_steps, clip, first.options)
@@ -165,6 +164,7 @@ def _run(
     for round in averaged(server_rounds(x, schedule, fleet, gamma)):
         for p, plan in enumerate(plans):
             if plan.rounds == round.number:
+                assert round.average is not None
                 last[:, p], averages[:, p] = round.x[:, p], round.average[:, p]
     return [
         trial
@@ -174,7 +174,9 @@ def _run(
 
 
 def _returned(worlds: Worlds, plan: Candidate, last: Tensor, average: Tensor) -> list[Trial]:
-    models = {"last": last} if plan.rounds == 1 else {"last": last, "average": average}
+    models: dict[Returns, Tensor] = {"last": last}
+    if plan.rounds > 1:
+        models["average"] = average
     return [
         Trial(replace(plan, returns=returns), x, _finite(worlds.excess(x)))
         for returns, x in models.items()
