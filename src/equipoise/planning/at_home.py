@@ -11,7 +11,7 @@ from equipoise.errors import InvalidValue, require
 from equipoise.planning.question import Question
 from equipoise.tasks import TaskOptions, task_spec
 from equipoise.tasks.linear import LinearClients, Link, linear_clients, linear_measure
-from equipoise.tasks.public import minimiser
+from equipoise.tasks.public import rough_minimiser
 from equipoise.tasks.task import Table
 
 PULLS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -46,7 +46,7 @@ def tuned(records: Table, link: Link, centre: Tensor, pull: float) -> Tensor:
     """The minimiser of a silo's own mean loss + (pull / 2) |x - centre|^2. Alone, the centre is
     zero, and the pull is l2."""
     client = linear_clients([records], link, pull, None, 0)
-    return minimiser(Towards(client, centre.double()), centre.double(), 1e-4)
+    return rough_minimiser(Towards(client, centre.double()), centre.double())
 
 
 @dataclass(frozen=True)

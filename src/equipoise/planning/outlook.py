@@ -28,7 +28,7 @@ SURE = 0.8  # share of worlds in which a way must be better to be called so
 HOMES = 8  # worlds in which silos at home are tried
 SILOS = (0.125, 0.375, 0.625, 0.875)  # quantiles of the clients' sizes that stand for all
 MOST_AT_HOME = 1000  # records of a silo that is tried at home
-MOST_PARAMETERS_AT_HOME = 300
+MOST_PARAMETERS_AT_HOME = 1000
 
 
 class Judged(NamedTuple):

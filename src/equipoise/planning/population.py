@@ -22,7 +22,7 @@ from torch import Tensor
 from equipoise.errors import DataError
 from equipoise.seeds import stream
 from equipoise.tasks.linear import SHARE_WRONG, Link, linear_clients
-from equipoise.tasks.public import minimiser
+from equipoise.tasks.public import rough_minimiser
 from equipoise.tasks.task import Table
 
 FEWEST_RECORDS = 8
@@ -248,7 +248,7 @@ def _fit(pool: Table, link: Link, strength: float, shares: Floats | None = None)
     if shares is not None:
         clients = replace(clients, weights=torch.from_numpy(shares)[None])
     start = torch.zeros(pool.features.shape[1] * pool.targets.shape[1], dtype=torch.float64)
-    fitted: Floats = minimiser(clients, start, 1e-4).numpy().reshape(pool.targets.shape[1], -1)
+    fitted: Floats = rough_minimiser(clients, start).numpy().reshape(pool.targets.shape[1], -1)
     return fitted
 
 

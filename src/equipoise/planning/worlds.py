@@ -19,7 +19,7 @@ from equipoise.errors import DataError, require
 from equipoise.planning.population import Seen, Truth, made_up_pool, population_of, seen_of
 from equipoise.seeds import stream
 from equipoise.tasks.linear import LinearClients, LinearMeasure, Link, linear_clients
-from equipoise.tasks.public import minimiser, public_model
+from equipoise.tasks.public import minimiser, public_model, rough_minimiser
 from equipoise.tasks.splits import parse_split, skewed
 from equipoise.tasks.task import Convex, Table, Task
 
@@ -28,7 +28,8 @@ STAND_INS = 40  # at most: more cost time and change little
 TABLE = 80_000  # numbers in the tables of a world, where that leaves every client FEW_RECORDS
 FEW_RECORDS, MOST_RECORDS = 40, 400
 TEST_RECORDS = 1000
-LARGE = 150  # parameters, from where on worlds are made with less care
+SOFTMAX = 3  # times the work of one output
+SPARE = 4  # times as many truths are drawn as are kept
 MADE_UP_RECORDS = 200
 OWN_TRUTHS = 0.5  # how far clients' own teachers lie from the common one, in its length
 
@@ -136,7 +137,8 @@ class Worlds:
         """Numbers that a local step of all clients goes through."""
         clients: Any = self.rows[0].clients
         if isinstance(clients, LinearClients):
-            return clients.features.numel() * clients.targets.shape[-1]
+            outputs = clients.targets.shape[-1]
+            return clients.features.numel() * outputs * (1 if outputs == 1 else SOFTMAX)
         return self.number * len(self.x0) ** 2
 
     @cached_property
@@ -286,9 +288,9 @@ def _of_records(
         kind = "made up"
         sentences += ("nothing else: the worlds have made-up records, which predict no error",)
     rows, l2 = [], private.l2
-    chosen, few = _stand_ins(known, len(private.sizes)), features * outputs > LARGE
+    chosen = _stand_ins(known, len(private.sizes))
     seen = _seen(task) if kind == "real records" else None
-    truths = _truths(pools, private.link, norm, l2, count, seed, 1 if few else 4, seen)
+    truths = _truths(pools, private.link, norm, l2, count, seed, SPARE, seen)
     for w, truth in enumerate(truths):
         rng = stream(seed, "world", w)
         sizes = _sizes(known, chosen, features * outputs, rng)
@@ -396,7 +398,7 @@ def _best(clients: LinearClients, start: Tensor) -> Tensor:
         weights=clients.weights.flatten()[None].double() / len(clients.sizes),
         sizes=(sum(clients.sizes),),
     )
-    return minimiser(union, start.double(), 1e-4).float()
+    return rough_minimiser(union, start.double()).float()
 
 
 def _dealt(
