@@ -1,0 +1,579 @@
+"""Plans on problems that nobody tuned the planner on, against brute force: the second part of
+`make bench-planner`.
+
+    python benchmarks/held_out.py --best     # brute force on the private clients, a minute a case
+    python benchmarks/held_out.py --plans    # what `equipoise.plan` proposes, and its worth
+    python benchmarks/held_out.py --table    # both, side by side
+
+Both write a line for each case (benchmarks/results/held-out-best.jsonl, held-out-plans.jsonl) and
+leave out what is there; `--only WORDS` takes the cases whose names contain all of the words.
+
+The problems and the cases were fixed before the planner was tuned: whoever works on the planner
+does not look at them. A plan is asked for as a user would: files in a folder, `equipoise.plan` with
+the keywords of the command. What it is worth is found by `brute.py`, which shares no code with the
+planner.
+"""
+
+import bz2
+import os
+import runpy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_diabetes, load_iris, load_wine
+
+from equipoise.seeds import stream
+
+ROOT = Path(__file__).parent.parent
+DATA = Path(os.environ.get("EQUIPOISE_DATA", ROOT.parent / "shared" / "data"))
+RESULTS = Path(__file__).parent / "results"
+
+TEST_RECORDS = 4000  # or all that is left
+LABEL = "label"
+Numbers = NDArray[np.float64]
+Owners = NDArray[np.int64]
+
+
+class Records(NamedTuple):
+    """Cells [n, columns] and labels [n], as the text that a CSV file holds."""
+
+    cells: NDArray[np.str_]
+    labels: NDArray[np.str_]
+
+    def rows(self, index: Any) -> "Records":
+        return Records(self.cells[index], self.labels[index])
+
+
+Draw = Callable[[Owners], Records]
+"""Fresh records of one population, one for each client named; only own truths depend on whose."""
+
+
+class Source(NamedTuple):
+    """A population, and what is publicly known about its columns, the label among them.
+
+    own_truths   whether the same cells mean different labels at different clients
+    """
+
+    bounds: dict[str, str]
+    draw: Callable[[np.random.Generator], Draw]
+    own_truths: bool = False
+
+
+def numbers(low: float, high: float) -> str:
+    return f"low = {low}\nhigh = {high}\n"
+
+
+def categories(*names: Any) -> str:
+    return f"categories = [{', '.join(repr(str(name)) for name in names)}]\n"
+
+
+def text(values: Numbers) -> NDArray[np.str_]:
+    return np.char.mod("%.6g", values)
+
+
+# ---- problems: tables that are there ----
+
+
+def from_table(cells: Numbers, labels: Numbers) -> Callable[[np.random.Generator], Draw]:
+    """Each record of a table once, in random order."""
+
+    def begin(rng: np.random.Generator) -> Draw:
+        table = Records(text(cells), text(labels)).rows(rng.permutation(len(labels)))
+        used = 0
+
+        def draw(owners: Owners) -> Records:
+            nonlocal used
+            used += len(owners)
+            return table.rows(slice(used - len(owners), used))
+
+        return draw
+
+    return begin
+
+
+DIABETES_BOUNDS = {  # a doctor's guess
+    "age": (15, 90),
+    "sex": (1, 2),
+    "bmi": (15, 45),
+    "bp": (60, 140),
+    "tc": (80, 320),
+    "ldl": (30, 250),
+    "hdl": (20, 100),
+    "tch": (1, 10),
+    "ltg": (3, 6.5),
+    "glu": (50, 130),
+    LABEL: (20, 350),
+}
+WINE_BOUNDS = (
+    (10.5, 15.5),
+    (0.5, 6),
+    (1.2, 3.5),
+    (10, 30),
+    (60, 170),
+    (0.5, 4),
+    (0, 6),
+    (0, 0.7),
+    (0, 4),
+    (1, 13),
+    (0.4, 1.8),
+    (1, 4.2),
+    (200, 1800),
+)
+IRIS_BOUNDS = ((4, 8), (2, 4.5), (1, 7), (0, 2.5))
+
+
+def diabetes() -> Source:
+    bunch = load_diabetes(scaled=False)
+    bounds = {name: numbers(*limits) for name, limits in DIABETES_BOUNDS.items()}
+    return Source(bounds, from_table(bunch.data, bunch.target))
+
+
+def wine() -> Source:
+    bunch = load_wine()
+    bounds = {f"v{i}": numbers(*limits) for i, limits in enumerate(WINE_BOUNDS)}
+    return Source(bounds | {LABEL: categories(0, 1, 2)}, from_table(bunch.data, bunch.target))
+
+
+def iris() -> Source:
+    bunch = load_iris()
+    bounds = {f"v{i}": numbers(*limits) for i, limits in enumerate(IRIS_BOUNDS)}
+    return Source(bounds | {LABEL: categories(0, 1, 2)}, from_table(bunch.data, bunch.target))
+
+
+# ---- problems: made up, as many records as are asked for ----
+
+
+def made_up(
+    columns: int,
+    limits: tuple[float, float],
+    label: str,
+    make: Callable[[np.random.Generator, Owners], tuple[Numbers, Numbers]],
+    own_truths: bool = False,
+) -> Source:
+    bounds = {f"v{i}": numbers(*limits) for i in range(columns)} | {LABEL: label}
+
+    def begin(rng: np.random.Generator) -> Draw:
+        return lambda owners: Records(*(text(part) for part in make(rng, owners)))
+
+    return Source(bounds, begin, own_truths)
+
+
+def sigmoid(t: Numbers) -> Numbers:
+    return 1 / (1 + np.exp(-t))
+
+
+def friedman() -> Source:
+    """Friedman's first: five of ten columns matter, three of them not linearly."""
+
+    def make(rng: np.random.Generator, owners: Owners) -> tuple[Numbers, Numbers]:
+        x = rng.random((len(owners), 10))
+        mean = 10 * np.sin(np.pi * x[:, 0] * x[:, 1]) + 20 * (x[:, 2] - 0.5) ** 2
+        return x, mean + 10 * x[:, 3] + 5 * x[:, 4] + rng.normal(size=len(x))
+
+    return made_up(10, (0, 1), numbers(0, 30), make)
+
+
+def own_lines() -> Source:
+    """Least squares where each client's line is its own."""
+    common = stream(0, "held-out", "own-lines").normal(size=6)
+
+    def make(rng: np.random.Generator, owners: Owners) -> tuple[Numbers, Numbers]:
+        x = np.clip(rng.normal(size=(len(owners), 6)), -3, 3)
+        slopes = common + 0.5 * own(owners, 6, "own-lines")
+        return x, (slopes * x).sum(1) + 0.5 + 0.5 * rng.normal(size=len(x))
+
+    return made_up(6, (-3, 3), numbers(-8, 8), make, own_truths=True)
+
+
+def own_teachers() -> Source:
+    """Logistic regression where each client's truth is its own."""
+    common = stream(0, "held-out", "own-teachers").normal(size=8)
+
+    def make(rng: np.random.Generator, owners: Owners) -> tuple[Numbers, Numbers]:
+        x = np.clip(rng.normal(size=(len(owners), 8)), -3, 3)
+        truth = common + 0.8 * own(owners, 8, "own-teachers")
+        return x, (rng.random(len(x)) < sigmoid(1.5 * (truth * x).sum(1) + 0.5)).astype(float)
+
+    return made_up(8, (-3, 3), categories(0, 1), make, own_truths=True)
+
+
+def own(owners: Owners, size: int, name: str) -> Numbers:
+    """What is added to the common truth, the same for all records of a client: [n, size]."""
+    clients = range(int(owners.max(initial=0)) + 1)
+    added = [stream(0, "held-out", name, "client", i).normal(size=size) for i in clients]
+    return np.array(added)[owners]
+
+
+def noisy_labels() -> Source:
+    """A quarter of the labels are flipped."""
+    rng = stream(0, "held-out", "noisy-labels")
+    truth, mixing = rng.normal(size=12), np.eye(12) + 0.4 * rng.normal(size=(12, 12))
+
+    def make(rng: np.random.Generator, owners: Owners) -> tuple[Numbers, Numbers]:
+        x = np.clip(rng.normal(size=(len(owners), 12)) @ mixing / 1.5, -3, 3)
+        y = x @ truth > 0
+        return x, (y ^ (rng.random(len(x)) < 0.25)).astype(float)
+
+    return made_up(12, (-3, 3), categories(0, 1), make)
+
+
+def mixture() -> Source:
+    """Four classes of different size, each a normal distribution."""
+    means = 1.3 * stream(0, "held-out", "mixture").normal(size=(4, 8))
+
+    def make(rng: np.random.Generator, owners: Owners) -> tuple[Numbers, Numbers]:
+        y = rng.choice(4, len(owners), p=(0.4, 0.3, 0.2, 0.1))
+        return means[y] + rng.normal(size=(len(y), 8)), y.astype(float)
+
+    return made_up(8, (-4, 4), categories(0, 1, 2, 3), make)
+
+
+def rare() -> Source:
+    """A label that one record in four or five has, and columns with heavy tails."""
+    truth = stream(0, "held-out", "rare").normal(size=15)
+
+    def make(rng: np.random.Generator, owners: Owners) -> tuple[Numbers, Numbers]:
+        x = rng.standard_t(4, size=(len(owners), 15))
+        return x, (rng.random(len(x)) < sigmoid(x @ truth - 4)).astype(float)
+
+    return made_up(15, (-4, 4), categories(0, 1), make)
+
+
+def hospitals() -> Source:
+    """The README's invented people, with missing cells."""
+    example = runpy.run_path(str(ROOT / "examples" / "hospitals.py"))
+    bounds = dict(part.split("]", 1) for part in example["BOUNDS"].split("\n[")[1:])
+    bounds = {name: body.split("\n", 1)[1] for name, body in bounds.items()}
+    bounds[LABEL] = bounds.pop("readmitted")
+
+    def begin(rng: np.random.Generator) -> Draw:
+        def draw(owners: Owners) -> Records:
+            people = example["people"](rng, len(owners))
+            cells = [[person[name] for name in bounds if name != LABEL] for person in people]
+            return Records(np.array(cells), np.array([person["readmitted"] for person in people]))
+
+        return draw
+
+    return Source(bounds, begin)
+
+
+TABLES: dict[str, Callable[[], Source]] = {
+    "diabetes": diabetes,
+    "friedman": friedman,
+    "own-lines": own_lines,
+    "wine": wine,
+    "iris": iris,
+    "noisy-labels": noisy_labels,
+    "own-teachers": own_teachers,
+    "hospitals": hospitals,
+    "mixture": mixture,
+    "rare": rare,
+}
+
+# ---- problems: LIBSVM files, which the task itself deals to clients ----
+
+
+class Lines(NamedTuple):
+    """Lines of LIBSVM text: the private file's, the pool's and the test file's; and the number of
+    features."""
+
+    data: list[str]
+    pool: list[str]
+    test: list[str]
+    features: int
+
+
+@lru_cache(maxsize=4)
+def lines_of(name: str) -> tuple[str, ...]:
+    return tuple(bz2.open(DATA / "libsvm" / name, "rt").read().splitlines())
+
+
+def a9a(rng: np.random.Generator, records: int, pool: int) -> Lines:
+    lines, test = lines_of("a9a.bz2"), lines_of("a9a.t.bz2")
+    chosen = [lines[i] for i in rng.permutation(len(lines))[: pool + records]]
+    return Lines(
+        chosen[pool:],
+        chosen[:pool],
+        [test[i] for i in rng.permutation(len(test))[:TEST_RECORDS]],
+        123,
+    )
+
+
+def w8a(rng: np.random.Generator, records: int, pool: int) -> Lines:
+    """A population in which every fourth record is positive, and the 60 features that are most
+    frequent in its public pool."""
+    lines = lines_of("w8a.bz2")
+    positive = [line for line in lines if line.startswith(("+1", "1"))]
+    others = [line for line in lines if not line.startswith(("+1", "1"))]
+    negative = [others[i] for i in rng.permutation(len(others))[: 3 * len(positive)]]
+    population = [*positive, *negative]
+    shuffled = [population[i] for i in rng.permutation(len(population))]
+    entries = [[int(word.split(":")[0]) for word in line.split()[1:]] for line in shuffled]
+    frequency = np.bincount(np.concatenate(entries[:pool]).astype(int), minlength=301)
+    frequent = np.sort(np.argsort(-frequency, kind="stable")[:60])
+    place = {int(index): new for new, index in enumerate(frequent, start=1)}
+    short = [
+        " ".join([line.split()[0], *(f"{place[i]}:1" for i in had if i in place)])
+        for line, had in zip(shuffled, entries, strict=True)
+    ]
+    end = pool + records
+    return Lines(short[pool:end], short[:pool], short[end : end + TEST_RECORDS], 60)
+
+
+FILES: dict[str, Callable[[np.random.Generator, int, int], Lines]] = {"a9a": a9a, "w8a": w8a}
+
+# ---- who holds what ----
+
+
+@dataclass(frozen=True)
+class Silos:
+    """The records of a case: of which problem, how many each client has, how many are a public
+    pool, and the label skew among the clients (Dirichlet concentration; None: none)."""
+
+    problem: str
+    sizes: tuple[int, ...]
+    pool: int = 40
+    skew: float | None = None
+
+    @property
+    def equal(self) -> bool:
+        return len(set(self.sizes)) == 1
+
+    @property
+    def name(self) -> str:
+        sizes = f"{len(self.sizes)}x{self.sizes[0]}" if self.equal else f"{len(self.sizes)}-unequal"
+        skew = "" if self.skew is None else f" dirichlet:{self.skew:g}"
+        return f"{self.problem} {sizes}{skew}"
+
+    @property
+    def own_truths(self) -> bool:
+        return self.problem in TABLES and TABLES[self.problem]().own_truths
+
+
+def dealt(
+    labels: NDArray[np.str_], sizes: tuple[int, ...], skew: float, rng: np.random.Generator
+) -> Owners:
+    """Whose each record is: every client draws its label distribution from a Dirichlet distribution
+    with mean the overall one (Hsu, Qi and Brown 2019), and takes records of these labels as long as
+    there are any."""
+    kinds, index = np.unique(labels, return_inverse=True)
+    left = [list(rng.permutation(np.flatnonzero(index == kind))) for kind in range(len(kinds))]
+    overall = np.bincount(index) / len(index)
+    owners = np.zeros(len(labels), dtype=np.int64)
+    for client in rng.permutation(len(sizes)):
+        wanted = rng.dirichlet(skew * overall) + 1e-12
+        for _ in range(sizes[client]):
+            share = wanted * [len(records) > 0 for records in left]
+            owners[left[rng.choice(len(kinds), p=share / share.sum())].pop()] = client
+    return owners
+
+
+def written(silos: Silos, folder: Path) -> dict[str, Any]:
+    """Write the files of these silos into the folder; the keywords that name them."""
+    return (_lines_written if silos.problem in FILES else _tables_written)(silos, folder)
+
+
+def _tables_written(silos: Silos, folder: Path) -> dict[str, Any]:
+    source = TABLES[silos.problem]()
+    rng = stream(0, "held-out", silos.name, silos.pool)
+    draw, number = source.draw(rng), len(silos.sizes)
+    anybody = [rng.integers(number, size=size) for size in (silos.pool, TEST_RECORDS)]
+    pool = draw(anybody[0])
+    owners = np.repeat(np.arange(number), silos.sizes)
+    records = draw(owners)
+    if silos.skew is not None:
+        owners = dealt(records.labels, silos.sizes, silos.skew, rng)
+    test = draw(anybody[1])
+    (folder / "bounds.toml").write_text(
+        "\n".join(f"[{name}]\n{body}" for name, body in source.bounds.items())
+    )
+    names = list(source.bounds)
+    parts = {"pool.csv": pool, "test.csv": test}
+    data = [f"silo-{i:03}.csv" for i in range(number)]
+    parts |= {name: records.rows(owners == i) for i, name in enumerate(data)}
+    if source.own_truths:  # for studies alone: what a silo's model is worth at home
+        parts |= {f"home-{i:03}.csv": draw(np.full(1000, i)) for i in range(number)}
+    for name, part in parts.items():
+        rows = np.column_stack([part.cells, part.labels])
+        (folder / name).write_text("\n".join(map(",".join, [names, *rows])) + "\n")
+    return {
+        "task": "csv",
+        "data": tuple(str(folder / name) for name in data),
+        "bounds": str(folder / "bounds.toml"),
+        "label": LABEL,
+        "proxy": (str(folder / "pool.csv"),),
+        "test": (str(folder / "test.csv"),),
+    }
+
+
+def _lines_written(silos: Silos, folder: Path) -> dict[str, Any]:
+    rng = stream(0, "held-out", silos.name, silos.pool)
+    lines = FILES[silos.problem](rng, sum(silos.sizes), silos.pool)
+    for name in ("data", "pool", "test"):
+        (folder / f"{name}.txt").write_text("\n".join(getattr(lines, name)) + "\n")
+    (folder / "bounds.toml").write_text(
+        f"[index]\nlow = 1\nhigh = {lines.features}\n[label]\ncategories = [-1, 1]\n"
+    )
+    return {
+        "task": "libsvm",
+        "data": (str(folder / "data.txt"),),
+        "bounds": str(folder / "bounds.toml"),
+        "proxy": (str(folder / "pool.txt"),),
+        "test": (str(folder / "test.txt"),),
+        "clients": len(silos.sizes),
+        "split": "random" if silos.skew is None else f"dirichlet:{silos.skew:g}",
+    }
+
+
+# ---- cases ----
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question of a user.
+
+    l2         None: left open, and the answer is judged by its test error
+    clip, iterations   None: left open
+    said       what the user says of skew; None: nothing
+    """
+
+    silos: Silos
+    epsilon: float
+    unit: str = "client"
+    trust: str = "secure-aggregation"
+    said: str | float | None = None
+    l2: float | None = None
+    clip: float | None = None
+    iterations: int | None = None
+
+    @property
+    def name(self) -> str:
+        fixed = [f"C={self.clip:g}"] if self.clip else []
+        fixed += [f"T={self.iterations}"] if self.iterations else []
+        fixed += [] if self.l2 else ["l2 free"]
+        said = [f"said {self.said}"] if self.said is not None else []
+        budget = f"eps={self.epsilon:g}"
+        return ", ".join([self.silos.name, self.unit, self.trust, budget, *fixed, *said])
+
+    def keywords(self, files: dict[str, Any]) -> dict[str, Any]:
+        """What `equipoise.plan` is asked, by a user who knows what the case says."""
+        asked: dict[str, Any] = {
+            **files,
+            "epsilon": self.epsilon,
+            "unit": self.unit,
+            "trust": self.trust,
+        }
+        for name in ("l2", "clip", "iterations"):
+            if getattr(self, name) is not None:
+                asked[name] = getattr(self, name)
+        if self.unit == "record" and self.trust == "secure-aggregation":
+            asked["noise_in"] = "message"  # the only place where clients can share noise
+        if files["task"] == "csv":  # of a LIBSVM file, split says it and sizes are public
+            asked["records"] = self.silos.sizes[0] if self.silos.equal else self.silos.sizes
+            if self.said is not None:
+                asked["skew"] = self.said
+        return asked
+
+
+def cases() -> list[Case]:
+    """Fixed before the planner was tuned."""
+    record, local = {"unit": "record", "trust": "local"}, {"trust": "local"}
+    shared_record = {"unit": "record"}  # under secure aggregation
+    twenty = tuple(round(12 * (250 / 12) ** (i / 19)) for i in range(20))  # from 12 to 250
+    five = (900, 260, 140, 380, 42)
+
+    def of(problem: str, sizes: tuple[int, ...], pool: int = 40, skew: float | None = None):
+        silos = Silos(problem, sizes, pool, skew)
+        return lambda epsilon, **said: Case(silos, epsilon, **said)
+
+    diabetes_20, diabetes_5 = of("diabetes", (13,) * 20), of("diabetes", (52,) * 5)
+    friedman_20, friedman_100 = of("friedman", (60,) * 20), of("friedman", (20,) * 100, 50)
+    friedman_5 = of("friedman", (400, 150, 90, 260, 40), 60)
+    lines_20, lines_100 = of("own-lines", (40,) * 20), of("own-lines", (20,) * 100, 50)
+    wine_20, wine_5 = of("wine", (4,) * 20), of("wine", (19,) * 5, 36, 0.1)
+    iris_20, iris_5 = of("iris", (3,) * 20, 30), of("iris", (13,) * 5, 30)
+    a9a_100, a9a_20 = of("a9a", (20,) * 100, 60), of("a9a", (80,) * 20, 60)
+    a9a_strong, a9a_mild = of("a9a", (20,) * 100, 60, 0.1), of("a9a", (20,) * 100, 60, 1.0)
+    a9a_5 = of("a9a", (200,) * 5, 60)
+    w8a_100, w8a_20 = of("w8a", (20,) * 100, 60), of("w8a", (60,) * 20, 60)
+    noisy_20, noisy_100 = of("noisy-labels", (50,) * 20), of("noisy-labels", (20,) * 100)
+    noisy_5 = of("noisy-labels", (150,) * 5, 60)
+    teachers_20, teachers_100 = of("own-teachers", (60,) * 20), of("own-teachers", (25,) * 100)
+    teachers_5 = of("own-teachers", (150,) * 5, 60)
+    hospitals_5, hospitals_20 = of("hospitals", five), of("hospitals", twenty)
+    mixture_20, mixture_5 = of("mixture", (50,) * 20), of("mixture", (100,) * 5, 40, 0.1)
+    mixture_strong, mixture_mild = (of("mixture", (50,) * 20, 40, skew) for skew in (0.1, 1.0))
+    mixture_100 = of("mixture", (20,) * 100, 50, 0.1)
+    rare_20, rare_100 = of("rare", (60,) * 20, 50, 0.1), of("rare", (20,) * 100, 60, 1.0)
+    rare_unequal, rare_5 = of("rare", twenty, 50, 1.0), of("rare", (200,) * 5, 50, 0.1)
+    return [
+        diabetes_20(2, said="none", l2=1e-3),
+        diabetes_20(6, said="none", l2=1e-3, iterations=64),
+        diabetes_20(3, l2=1e-3, **record),
+        diabetes_5(1, said="none", l2=1e-3, **record),
+        diabetes_5(2, said="none", l2=1e-3, **shared_record),
+        diabetes_5(1, said="none", l2=1e-3, **local),
+        diabetes_5(10, l2=1e-3),
+        friedman_20(1, said="none", l2=1e-3),
+        friedman_20(3.3, said="none", l2=1e-3, clip=0.3),
+        friedman_20(2, said="none"),
+        friedman_100(3.3, l2=1e-3, **local),
+        friedman_100(0.5, said="none", l2=1e-3),
+        friedman_5(0.5, said="none", l2=1e-3, **record),
+        lines_20(3.3, l2=1e-2),
+        lines_20(1, l2=1e-2, **record),
+        lines_100(5, l2=1e-2, **local),
+        wine_20(3.3, said="none", l2=3e-3),
+        wine_20(6, said="none", l2=3e-3, clip=0.5),
+        wine_5(2, said="strong", l2=3e-3, **record),
+        wine_5(4, l2=3e-3, **record),
+        iris_20(3.3, said="none", l2=1e-3),
+        iris_5(4, l2=1e-3, **record),
+        iris_5(10, said="none", l2=1e-3),
+        a9a_100(1, l2=1e-3),
+        a9a_100(6, l2=1e-3, **local),
+        a9a_strong(2, l2=1e-3),
+        a9a_mild(1, l2=1e-3, iterations=64),
+        a9a_20(1, l2=1e-3, **record),
+        a9a_20(5),
+        a9a_5(1, l2=1e-3, **shared_record),
+        w8a_100(1, l2=1e-4),
+        w8a_20(1, l2=1e-4, **record),
+        w8a_20(4, l2=1e-4, clip=0.3),
+        noisy_20(1, said="none", l2=1e-3),
+        noisy_20(4, said="none", l2=1e-3, iterations=32),
+        noisy_100(3, l2=1e-3, **local),
+        noisy_5(0.5, said="none", l2=1e-3, **record),
+        noisy_5(2, said="none", l2=1e-3, **local),
+        teachers_20(2, l2=1e-3),
+        teachers_20(1, l2=1e-3, **record),
+        teachers_100(5, l2=1e-3, clip=0.2, **local),
+        teachers_5(1, l2=1e-3, **record),
+        hospitals_5(1, said="none", l2=1e-3, **record),
+        hospitals_5(4, said="none", l2=1e-3, clip=0.3, **record),
+        hospitals_5(2, said="none", **record),
+        hospitals_5(2, said="none", l2=1e-3, **shared_record),
+        hospitals_5(10, said="none", l2=1e-3),
+        hospitals_5(1, said="none", l2=1e-3, **local),
+        hospitals_20(2, said="none", l2=1e-3),
+        hospitals_20(1, l2=1e-3),
+        mixture_strong(3, said="strong", l2=1e-3),
+        mixture_strong(5, l2=1e-3),
+        mixture_mild(2, said="mild", l2=1e-3),
+        mixture_mild(4, l2=1e-3, clip=0.3),
+        mixture_20(3, said="none"),
+        mixture_100(6, said="strong", l2=1e-3, **local),
+        mixture_5(1, l2=1e-3, **record),
+        rare_20(1, said="strong", l2=3e-4),
+        rare_20(4, l2=3e-4),
+        rare_100(0.5, said="mild", l2=3e-4),
+        rare_100(3, l2=3e-4, **local),
+        rare_unequal(2, said="mild", l2=3e-4),
+        rare_unequal(1, said="mild", l2=3e-4, **record),
+        rare_5(0.5, said=0.1, l2=3e-4, **record),
+    ]
