@@ -14,26 +14,41 @@ the keywords of the command. What it is worth is found by `brute.py`, which shar
 planner.
 """
 
+import argparse
 import bz2
+import json
+import math
 import os
 import runpy
+import sys
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from brute import SCAFFNEW, Arena, Candidate, Field, Found, alone, of_model, search, worth
 from numpy.typing import NDArray
 from sklearn.datasets import load_diabetes, load_iris, load_wine
 
+import equipoise
+from equipoise import Plan, Settings, Task
 from equipoise.seeds import stream
+from equipoise.tasks import TaskOptions, load_task
+from equipoise.tasks.csv import tables_measure
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("EQUIPOISE_DATA", ROOT.parent / "shared" / "data"))
 RESULTS = Path(__file__).parent / "results"
 
 TEST_RECORDS = 4000  # or all that is left
+DELTA = 1e-5
+L2S = (1e-4, 1e-3, 1e-2, 1e-1)  # of brute force, where l2 is left open
+SECONDS = 45  # about so many for a search
 LABEL = "label"
 Numbers = NDArray[np.float64]
 Owners = NDArray[np.int64]
@@ -577,3 +592,436 @@ def cases() -> list[Case]:
         rare_unequal(1, said="mild", l2=3e-4, **record),
         rare_5(0.5, said=0.1, l2=3e-4, **record),
     ]
+
+
+# ---- brute force, and what costs nothing ----
+
+
+def task_of(case: Case, files: dict[str, Any], l2: float | None) -> Task:
+    """The task with its private records."""
+    said = {name: value for name, value in files.items() if name != "task"}
+    return load_task(files["task"], TaskOptions(**said, l2=l2, unit=case.unit))
+
+
+def arena_of(case: Case, files: dict[str, Any], l2: float | None) -> Arena:
+    promise = {"unit": case.unit, "trust": case.trust, "epsilon": case.epsilon, "delta": DELTA}
+    return Arena(task_of(case, files, l2), **promise)
+
+
+def field_of(case: Case, files: dict[str, Any]) -> Field:
+    places = ("message",)
+    if case.unit == "record" and case.trust == "local":
+        places = ("gradient", "message", "hidden-gradient")
+    return Field(
+        cache(lambda l2: arena_of(case, files, l2)),
+        (case.l2,) if case.l2 else L2S,
+        case.clip,
+        case.iterations,
+        places,
+    )
+
+
+def best(case: Case) -> dict[str, Any]:
+    """The best that brute force finds, and what costs no privacy."""
+    with TemporaryDirectory() as folder:
+        files = written(case.silos, Path(folder))
+        field = field_of(case, files)
+        found = search(field, SECONDS)
+        won = found[0].candidate
+        arena = field.arena(won.l2)
+        return {
+            "best": {**won.told(), **worth(arena, won).told()},
+            "kinds": best_of_kinds(found),
+            "start": of_model(arena, arena.task.x0),
+            "constant": {"error": arena.task.constant_error},
+            "public": of_model(arena, arena.public),
+            "alone": alone_errors(case, arena, files),
+            "optimum": of_model(arena, arena.best),  # without privacy
+        }
+
+
+def best_of_kinds(found: list[Found]) -> dict[str, float]:
+    """What is left by the best of each algorithm, start, place of the noise and return."""
+    least: dict[str, float] = {}
+    for candidate, value in found:  # the best first
+        start = "warm" if candidate.warm_start else "cold"
+        kind = f"{candidate.algorithm} {start} {candidate.noise_in} {candidate.returns}"
+        least.setdefault(kind, value)
+    return least
+
+
+def alone_errors(case: Case, arena: Arena, files: dict[str, Any]) -> dict[str, float]:
+    """The test error of each silo's own model: the mean over silos, and that of the smallest. Where
+    truths are their own, each is tested at home."""
+    models = alone(arena.clients)
+    if case.silos.own_truths:
+        bounds = Path(files["bounds"]).read_text()
+        homes = [
+            Path(path).parent / Path(path).name.replace("silo", "home") for path in files["data"]
+        ]
+        measures = [tables_measure((str(home),), bounds, LABEL) for home in homes]
+        errors = [float(at_home(x).error) for at_home, x in zip(measures, models, strict=True)]
+    else:
+        errors = arena.test(models)[0].tolist()
+    sizes = arena.clients.sizes
+    return {"error": float(np.mean(errors)), "smallest": errors[sizes.index(min(sizes))]}
+
+
+# ---- plans, and what they are worth ----
+
+
+def answer(asked: dict[str, Any]) -> Plan:
+    """The plan; without what this version of the planner does not know."""
+    fields = equipoise.Question.model_fields
+    known = {name: value for name, value in asked.items() if name in fields}
+    records = known.get("records")
+    if isinstance(records, tuple) and "tuple" not in str(fields["records"].annotation):
+        known["records"] = round(float(np.mean(records)))
+    return equipoise.plan(**known)
+
+
+def planned(case: Case) -> dict[str, Any]:
+    """What the planner says, and what its settings are worth on the private clients."""
+    with TemporaryDirectory() as folder:
+        files = written(case.silos, Path(folder))
+        begin = time.process_time()
+        plan = answer(case.keywords(files))
+        seconds = time.process_time() - begin
+        told = {
+            "verdict": plan.verdict,
+            "reason": plan.reason,
+            "planning_seconds": round(seconds, 2),
+            "predicted": plan.predicted.model_dump(mode="json") if plan.predicted else {},
+        }
+        if plan.settings is None:
+            return told | {"settings": None, "realised": None}
+        arena = arena_of(case, files, plan.settings.l2)
+        candidate = candidate_of(plan.settings, arena)
+        return told | {"settings": candidate.told(), "realised": worth(arena, candidate).told()}
+
+
+def candidate_of(settings: Settings, arena: Arena) -> Candidate:
+    run = settings.resolve(arena.facts)
+    return Candidate(
+        run.algorithm,
+        run.eta,
+        run.local_steps,
+        run.iterations // run.local_steps,
+        run.clip,
+        run.gamma,
+        run.noise_in,
+        run.warm_start,
+        getattr(settings, "returns", None) or "last",
+        str(run.options.get("h_update", "paper")),
+        arena.l2,
+    )
+
+
+# ---- the table ----
+
+
+class Outcome(NamedTuple):
+    """A case with what brute force found and what was planned."""
+
+    case: Case
+    best: dict[str, Any]
+    plan: dict[str, Any]
+
+    @property
+    def by_error(self) -> bool:
+        return self.case.l2 is None
+
+    @property
+    def what(self) -> str:
+        return "error" if self.by_error else "excess"
+
+    @property
+    def realised(self) -> float:
+        """Of the plan's settings; without settings, of what it says instead."""
+        if self.plan["realised"]:
+            return self.plan["realised"][self.what]
+        return self.best["public" if "public" in self.plan["verdict"] else "start"][self.what]
+
+    @property
+    def known(self) -> float:
+        return min(self.best["best"][self.what], self.realised)
+
+    @property
+    def ratio(self) -> float:
+        return self.realised / self.known
+
+    @property
+    def trainable(self) -> bool:
+        return self.known < 0.9 * self.best["constant" if self.by_error else "start"][self.what]
+
+    # ---- verdicts, by the test error ----
+
+    @property
+    def free(self) -> tuple[str, float]:
+        """The best of what costs no privacy, and its error."""
+        names = ("start", "constant", "public", "alone")
+        name = min(names, key=lambda name: self.best[name]["error"])
+        return name, self.best[name]["error"]
+
+    @property
+    def scale(self) -> float:
+        """Of errors: shares are their own; a root mean squared error is one of the constant's."""
+        return 1.0 if self.best["constant"]["error"] < 1 else self.best["constant"]["error"]
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        predicted = self.plan["predicted"]
+        low, high = predicted.get("test_error_low"), predicted.get("test_error_high")
+        return None if low is None or high is None else (low, high)
+
+    @property
+    def inside(self) -> float | None:
+        """The share of seeds whose error the plan's interval holds."""
+        if not self.interval or not self.plan["realised"]:
+            return None
+        low, high = self.interval
+        errors = np.array(self.plan["realised"]["errors"])
+        return float(np.mean((errors >= low - 1e-9) & (errors <= high + 1e-9)))
+
+    @property
+    def says(self) -> str:
+        """`train`, `undecided`, or `not`."""
+        verdict = self.plan["verdict"].lower()
+        if any(word in verdict for word in ("inconclusive", "cannot", "undecided")):
+            return "undecided"
+        return "train" if verdict.startswith(("train", "federated")) else "not"
+
+    @property
+    def behind(self) -> float:
+        """How much worse than the best free option the realised error is, in units of scale."""
+        realised = self.plan["realised"]["error"] if self.plan["realised"] else math.nan
+        return (realised - self.free[1]) / self.scale
+
+    @property
+    def half_width(self) -> float:
+        return (self.interval[1] - self.interval[0]) / 2 / self.scale if self.interval else 0.0
+
+    @property
+    def wrongly_train(self) -> bool:
+        return self.says == "train" and self.behind > self.half_width
+
+    @property
+    def wrongly_not(self) -> bool:
+        return self.says == "not" and self.behind < -0.01
+
+
+def groups(outcome: Outcome) -> list[str]:
+    case, silos = outcome.case, outcome.case.silos
+    skew = f"Dirichlet {silos.skew:g}" if silos.skew else "no label skew"
+    said = case.said is not None or silos.problem in FILES
+    return [
+        f"unit {case.unit}",
+        f"trust {case.trust}",
+        "own truths" if silos.own_truths else skew,
+        *(["skewed, said" if said else "skewed, not said"] if silos.skew else []),
+        "equal sizes" if silos.equal else "unequal sizes",
+        f"{len(silos.sizes)} clients",
+        "C or T fixed" if case.clip or case.iterations else "C and T free",
+        *(["l2 free, by error"] if outcome.by_error else []),
+    ]
+
+
+def row(name: str, ratios: list[float]) -> str:
+    r = np.array(ratios)
+    figures = " | ".join(f"{x:.3f}" for x in (np.median(r), np.quantile(r, 0.9), r.max()))
+    return f"| {name} | {len(r)} | {figures} | {np.mean(r <= 1.05):.0%} |"
+
+
+def table() -> str:
+    bests, plans = done("best"), done("plans")
+    by_name = {case.name: case for case in cases()}
+    failed = [name for name, plan in plans.items() if "error" in plan]
+    both = [
+        Outcome(case, bests[name], plans[name])
+        for name, case in by_name.items()
+        if name in bests and name in plans and name not in failed
+    ]
+    lines = [
+        f"{len(by_name)} cases: brute force for {len(bests)}, plans for {len(plans)}, of which "
+        f"{len(failed)} failed"
+    ]
+    lines += [f"failed: {name}: {plans[name]['error']}" for name in failed]
+    trainable = [outcome for outcome in both if outcome.trainable]
+    if not trainable:
+        return "\n".join(lines)
+    of_groups: dict[str, list[float]] = {}
+    for outcome in trainable:
+        for name in groups(outcome):
+            of_groups.setdefault(name, []).append(outcome.ratio)
+    lines += [
+        "",
+        "| plan / best known | cases | median | p90 | max | within 5 % |",
+        "|---" * 6 + "|",
+    ]
+    lines.append(row("all trainable", [outcome.ratio for outcome in trainable]))
+    lines += [row(name, ratios) for name, ratios in sorted(of_groups.items())]
+    lines += ["", *_of_predictions(both), "", *_of_verdicts(both), "", "the worst five:"]
+    for outcome in sorted(trainable, key=lambda outcome: -outcome.ratio)[:5]:
+        lines += [
+            f"- {outcome.ratio:.3f} {outcome.case.name}; start {outcome.best['start']}",
+            f"  plan: {_told(outcome.plan['settings'], outcome.plan['realised'])}",
+            f"  best: {_told(outcome.best['best'], outcome.best['best'])}",
+        ]
+    return "\n".join(lines)
+
+
+def _told(settings: dict[str, Any] | None, realised: dict[str, Any] | None) -> str:
+    if not settings or not realised:
+        return "no settings"
+    return (
+        f"excess {realised['excess']:.4g}, error {realised['error']:.4g}: {settings['algorithm']}, "
+        f"K = {settings['rounds']}, tau = {settings['local_steps']}, C = {settings['clip']:.3g}, "
+        f"eta = {settings['eta']:.3g}, gamma = {settings['gamma']:.3g}, l2 = {settings['l2']:g}, "
+        f"noise in {settings['noise_in']}, {'warm' if settings['warm_start'] else 'cold'}, "
+        f"{settings['returns']}"
+    )
+
+
+def _of_predictions(both: list[Outcome]) -> list[str]:
+    inside = [outcome.inside for outcome in both if outcome.inside is not None]
+    if not inside:
+        return ["no plan has an interval of the test error"]
+    means = [
+        outcome.interval[0] <= outcome.plan["realised"]["error"] <= outcome.interval[1]
+        for outcome in both
+        if outcome.inside is not None
+    ]
+    widths = [2 * outcome.half_width for outcome in both if outcome.inside is not None]
+    return [
+        f"the plan's interval of the test error holds {np.mean(inside):.1%} of the realised errors "
+        f"(seeds of {len(inside)} cases), and the mean in {np.mean(means):.1%} of the cases; its "
+        f"width: median {np.median(widths):.3f}"
+    ]
+
+
+def _of_verdicts(both: list[Outcome]) -> list[str]:
+    said = {says: [o for o in both if o.says == says] for says in ("train", "not", "undecided")}
+    wrong = [o for o in said["train"] if o.wrongly_train]
+    missed = [o for o in said["not"] if o.wrongly_not]
+    lines = [
+        f"verdicts: {len(said['train'])} train, {len(said['not'])} do not (or alone, or public), "
+        f"{len(said['undecided'])} undecided",
+        f"train, though the best free option is better beyond the interval: {len(wrong)} (better "
+        f"at all: {sum(o.behind > 0 for o in said['train'])})",
+        f"do not, though training would be better by more than 0.01: {len(missed)} of "
+        f"{len(said['not'])}",
+    ]
+    for outcome in [*wrong, *missed]:
+        name, error = outcome.free
+        realised = outcome.plan["realised"]["error"]
+        lines.append(
+            f"- {outcome.plan['verdict']}: {outcome.case.name}: realised {realised:.4g}, {name} "
+            f"{error:.4g}, interval {outcome.interval}"
+        )
+    return lines
+
+
+# ---- the engine against the product ----
+
+
+def check() -> str:
+    """Mean excess losses of 30 runs of the product and of 128 of brute.py, for settings of every
+    kind: they agree within a few standard errors."""
+    five, twenty = Silos("hospitals", (90, 26, 14, 38, 12)), Silos("wine", (4,) * 20)
+    client = {"clip": 0.4, "eta": 1.0}
+    record = {"unit": "record", "trust": "local", "eta": 1.5, "clip": 0.3}
+    shared = {"trust": "secure-aggregation"}
+    kinds = [
+        (twenty, 4, client | shared | {"local_steps": 4, "iterations": 48, "gamma": 0.5}),
+        (twenty, 8, client | {"algorithm": SCAFFNEW, "local_steps": 8, "iterations": 64}),
+        (five, 9, client | shared | {"algorithm": SCAFFNEW, "local_steps": 4, "iterations": 24}),
+        (five, 2, record | {"noise_in": "gradient", "iterations": 24}),
+        (five, 4, record | {"noise_in": "gradient", "local_steps": 4, "iterations": 24}),
+        (five, 4, record | {"noise_in": "hidden-gradient", "local_steps": 8, "iterations": 24}),
+        (five, 4, record | {"noise_in": "message", "local_steps": 8, "iterations": 32}),
+        (five, 4, record | shared | {"noise_in": "message", "local_steps": 8, "iterations": 32}),
+    ]
+    lines = []
+    for number, (silos, epsilon, chosen) in enumerate(kinds):
+        said = {"trust": "local", "unit": "client", "epsilon": epsilon, **chosen}
+        case = Case(silos, epsilon, said["unit"], said["trust"], l2=1e-3)
+        with TemporaryDirectory() as folder:
+            files = written(silos, Path(folder))
+            arena = arena_of(case, files, case.l2)
+            settings = Settings.of(**files, **said, l2=case.l2, warm_start=number % 2 == 1)
+            models = [
+                list(equipoise.rounds(settings.model_copy(update={"simulate_noise_seed": seed})))
+                for seed in range(30)
+            ]
+        cubes = torch.arange(1, len(models[0]) + 1, dtype=torch.float64) ** 3
+        paths = torch.stack([torch.stack([each.x for each in path]) for path in models])
+        product = {
+            "last": arena.excess(paths[:, -1]),
+            "average": arena.excess((paths * (cubes / cubes.sum())[:, None]).sum(1)),
+        }
+        candidate = candidate_of(settings, arena)
+        for returns, theirs in product.items():
+            ours = worth(arena, replace(candidate, returns=returns))
+            spread = math.hypot(float(theirs.std()) / math.sqrt(len(theirs)), ours.excess_se)
+            apart = (float(theirs.mean()) - ours.excess) / spread
+            lines.append(
+                f"{said['unit']:6} {said['trust']:18} {candidate.algorithm:11} noise in "
+                f"{candidate.noise_in:15} {candidate.rounds:2} x {candidate.local_steps} "
+                f"{returns:7}: product {float(theirs.mean()):.5f}, brute {ours.excess:.5f}, "
+                f"{apart:+.1f} standard errors"
+            )
+    return "\n".join(lines)
+
+
+# ---- the command ----
+
+
+def done(kind: str) -> dict[str, dict[str, Any]]:
+    file = RESULTS / f"held-out-{kind}.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    return {line["case"]: line for line in lines}
+
+
+def complete(kind: str, work: Callable[[Case], dict[str, Any]], wanted: list[Case]) -> None:
+    """Work on the wanted cases that are not done; a line is written as each ends."""
+    RESULTS.mkdir(exist_ok=True)
+    ended = done(kind)
+    left = [case for case in wanted if case.name not in ended]
+    for number, case in enumerate(left, start=1):
+        begin = time.process_time()
+        try:
+            result = work(case)
+        except equipoise.EquipoiseError as refusal:
+            result = {"error": str(refusal)}
+        seconds = round(time.process_time() - begin, 1)
+        with (RESULTS / f"held-out-{kind}.jsonl").open("a") as file:
+            file.write(json.dumps({"case": case.name, "seconds": seconds, **result}) + "\n")
+        print(f"{kind} {number}/{len(left)}: {case.name}: {seconds} s", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--best", action="store_true", help="brute force")
+    parser.add_argument("--plans", action="store_true", help="plans, and what they are worth")
+    parser.add_argument("--table", action="store_true", help="print the table of what is done")
+    parser.add_argument("--check", action="store_true", help="compare brute.py with the product")
+    parser.add_argument("--only", nargs="+", default=[], help="words in the names of cases")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    wanted = [case for case in cases() if all(word in case.name for word in arguments.only)]
+    if (arguments.best or arguments.plans) and not (DATA / "libsvm").is_dir():
+        sys.exit("a9a.bz2, a9a.t.bz2 and w8a.bz2 are wanted in $EQUIPOISE_DATA/libsvm")
+    if arguments.check:
+        print(check())
+    if arguments.best:
+        complete("best", best, wanted)
+    if arguments.plans:
+        complete("plans", planned, wanted)
+    if arguments.table or not (arguments.best or arguments.plans or arguments.check):
+        print(table())
+
+
+if __name__ == "__main__":
+    main()
