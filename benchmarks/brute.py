@@ -29,7 +29,7 @@ from equipoise.tasks.public import minimiser, public_model
 
 FEDAVG, SCAFFNEW = "dp-fedavg", "dp-scaffnew"
 RETURNS = ("last", "average")
-SCREENING, FINAL = 1, 2  # streams of noise
+SCREENING, FINAL, CLIMBING, SHAKING, AGAIN = 1, 2, 3, 4, 5  # streams of noise
 SEEDS = 128  # of the last stage, and of plans: the same ones
 NUMBERS_AT_ONCE = 2**18  # outputs of a chunk of columns
 ROUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -399,7 +399,7 @@ class Field:
             etas += [most] if place != "gradient" else []
             paces, rounds, steps = {
                 "gradient": ([1], ROUNDS[::every], 512),
-                "message": ([4**j for j in range(5)], (1, 2, 3, 4, 6, 8, 12, 16)[::every], 1024),
+                "message": ([4**j for j in range(5)], ROUNDS[::every], 1024),
                 "hidden-gradient": ([64, 256], (1, 2), 512),
             }[place]
         if place != "gradient" and not by_clip and not arena.task.clipped_convex:
@@ -451,6 +451,8 @@ class Field:
                 {"rounds": _moved(c.rounds, by), "clip": c.clip / by},
                 {"local_steps": _moved(c.local_steps, by)},
                 {"local_steps": _moved(c.local_steps, by), "eta": c.eta / by},
+                {"rounds": _moved(c.rounds, by), "eta": c.eta / by},
+                {"rounds": _moved(c.rounds, by), "local_steps": _moved(c.local_steps, 1 / by)},
             ]
             if self._clip_is_open(c):
                 changes += [{"clip": c.clip * by}, {"clip": c.clip * by, "eta": c.eta * by}]
@@ -473,6 +475,28 @@ class Field:
         return [
             other for other in new if other != replace(c, returns="last") and self.allows(other)
         ]
+
+    def shaken(self, c: Candidate, number: int, spread: float, name: int = 0) -> list[Candidate]:
+        """All choices changed at random, by factors of about 2^spread."""
+        factors = torch.exp2(spread * noise((4 * number, 5), SHAKING, c.rounds, name)).tolist()
+        found = []
+        for eta, clip, gamma, rounds, tau in factors:
+            local_steps = max(1, round(c.local_steps * tau)) if c.local_steps > 1 else 1
+            K = max(1, round(c.rounds * rounds))
+            if self.iterations:
+                local_steps, K = c.local_steps, c.rounds
+            other = replace(
+                c,
+                eta=c.eta * eta,
+                clip=c.clip * clip if self._clip_is_open(c) else c.clip,
+                gamma=1.0 if c.noise_in == "gradient" else min(1.0, c.gamma * gamma),
+                rounds=K,
+                local_steps=local_steps,
+                returns="last",
+            )
+            if self.allows(other):
+                found.append(other)
+        return found[:number]
 
     def _clip_is_open(self, c: Candidate) -> bool:
         by_clip = not self.first.by_record or c.noise_in == "gradient"
@@ -504,36 +528,61 @@ def _moved(count: int, by: float) -> int:
 
 def search(field: Field, seconds: float) -> list[Found]:
     """The best candidates found, by SEEDS fresh seeds: a grid, thinned out with more and more
-    seeds, then steps to neighbours from the best of it, in about so many CPU seconds."""
+    seeds; then steps to neighbours, and to what is near in all choices at once, from the best of
+    each kind. In about so many CPU seconds."""
     begin = time.process_time()
-    few = 4 if field.work < 4 else 2
+    few, many = (4, 32) if field.work < 4 else (2, 16)
     found = field.values(field.grid(), few, SCREENING)
     found = field.values([one.candidate for one in _kept(found, 80, 6)], 16, SCREENING)
-    ended: dict[Candidate, float] = {}
     starts = [one.candidate for one in _kept(found, 3, 1)][:8]
+    ended = []
     for number, start in enumerate(starts, start=1):
-        until = begin + seconds * (0.3 + 0.5 * number / len(starts))
-        ended[_climb(field, start, until)] = 0.0
-    found = field.values(list(ended), SEEDS, FINAL)
-    for factor in (2.0, math.sqrt(2)):
+        until = begin + seconds * (0.3 + 0.4 * number / len(starts))
+        ended.append(_climb(field, start, many, until))
+    ended.sort(key=lambda one: one.value)
+    for spread in (1.0, 0.5, 0.25):
+        if time.process_time() - begin < seconds:
+            others = field.shaken(ended[0].candidate, 48, spread)
+            ended = _merged(ended, field.values(others, many, CLIMBING)[:2])
+    found = field.values([one.candidate for one in ended], SEEDS, FINAL)
+    for factor in (2.0, math.sqrt(2), math.sqrt(2)):
         best = found[0].candidate
-        if time.process_time() - begin < 1.5 * seconds:
+        if time.process_time() - begin < 1.3 * seconds:
             near = field.neighbours(best, factor)
             found = _merged(found, field.values(near, SEEDS, FINAL))
     return found
 
 
-def _climb(field: Field, start: Candidate, until: float) -> Candidate:
+def search_near(field: Field, known: Candidate, seconds: float) -> list[Found]:
+    """The best candidates found from a good one on, by SEEDS fresh seeds."""
+    until = time.process_time() + seconds
+    seeds = 64 if field.work < 4 else 24
+    passed = [_climb(field, known, seeds, until, AGAIN)]
+    for attempt in range(9):
+        if time.process_time() < until:
+            here = passed[0].candidate
+            others = field.shaken(here, 32, (1.0, 0.5, 0.25)[attempt % 3], attempt + 1)
+            there = field.values(others, seeds, AGAIN)[:2]
+            if there and there[0].value < 0.999 * passed[0].value:
+                there.append(_climb(field, there[0].candidate, seeds, until, AGAIN))
+            passed = _merged(passed, there)
+    final = dict.fromkeys([known, *(one.candidate for one in passed[:6])])
+    found = field.values(list(final), SEEDS, FINAL)
+    return _merged(found, field.values(field.neighbours(found[0].candidate, 1.2), SEEDS, FINAL))
+
+
+def _climb(
+    field: Field, start: Candidate, seeds: int, until: float, stream: int = CLIMBING
+) -> Found:
     """From neighbour to better neighbour, at first in long steps."""
-    seeds, stream = (32, SCREENING + 2) if field.work < 4 else (16, SCREENING + 2)
     here = field.values([start], seeds, stream)[0]
-    for factor in (2.0, math.sqrt(2)):
+    for factor in (4.0, 2.0, math.sqrt(2)):
         while time.process_time() < until:
             there = field.values(field.neighbours(here.candidate, factor), seeds, stream)[0]
             if there.value >= 0.999 * here.value:
                 break
             here = there
-    return here.candidate
+    return here
 
 
 def _kept(found: list[Found], number: int, of_each: int) -> list[Found]:
