@@ -91,10 +91,11 @@ class Truth:
     noise: float
     pool: Table | None = None
 
-    def taught(self, l2: float) -> Tensor:
+    def taught(self) -> Tensor:
         """What the public pool teaches."""
         assert self.pool is not None
-        return torch.from_numpy(_fit(self.pool, self.population.link, l2).ravel())
+        people = self.population
+        return torch.from_numpy(_fit(self.pool, people.link, people.public_l2).ravel())
 
     def records(self, count: int, rng: np.random.Generator) -> Table:
         """Records of the pool, moved by a part of the spread around their class (and shrunk as
@@ -126,12 +127,17 @@ class Truth:
 @dataclass(frozen=True)
 class Population:
     """What the pool says, whatever the truth; `norm` bounds the features of a record but for the
-    last, which is 1, and l2 is the regulariser of the public model."""
+    last, which is 1. `l2` is the regulariser of the public model, where it is given."""
 
     pool: Table
     link: Link
     norm: float
-    l2: float
+    l2: float | None
+
+    @property
+    def public_l2(self) -> float:
+        """The regulariser of the public model: the likeliest."""
+        return self.l2 or float(STRENGTHS[self.probabilities.argmax()])
 
     @property
     def labelled(self) -> bool:
@@ -195,7 +201,7 @@ class Population:
         nearest, among `spare` times as many."""
         seen = seen or self._left_out()
         drawn = [self._truth(rng) for _ in range(spare * count)]
-        reached = [seen_of(t.taught(self.l2), t.records(JUDGED, rng), self.link) for t in drawn]
+        reached = [seen_of(t.taught(), t.records(JUDGED, rng), self.link) for t in drawn]
         chosen, left = [], set(range(len(drawn)))
         for _ in range(count):
             wanted = seen.again(rng)
@@ -209,7 +215,7 @@ class Population:
         folds, found = np.arange(len(self.pool.features)) % FOLDS, []
         for k in range(FOLDS):
             used, left_out = (self.pool.rows(at) for at in (folds != k, folds == k))
-            weights = torch.from_numpy(_fit(used, self.link, self.l2).ravel())
+            weights = torch.from_numpy(_fit(used, self.link, self.public_l2).ravel())
             found.append(seen_of(weights, left_out, self.link))
         means = [float(np.mean(column)) for column in zip(*found, strict=True)]
         error, loss, error_se, loss_se = means
@@ -227,7 +233,7 @@ class Population:
         return replace(truth, pool=truth.records(len(self.pool.features), rng))
 
 
-def population_of(pool: Table, link: Link, norm: float, l2: float) -> Population:
+def population_of(pool: Table, link: Link, norm: float, l2: float | None) -> Population:
     if len(pool.features) < FEWEST_RECORDS:
         raise DataError(
             f"{len(pool.features)} public records are too few to stand for clients: give "
