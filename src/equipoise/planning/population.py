@@ -28,6 +28,7 @@ from equipoise.tasks.task import Table
 FEWEST_RECORDS = 8
 STRENGTHS = np.geomspace(1e-4, 1.0, 9)  # of a regulariser
 SMOOTHING = 0.7  # standard deviations of the pool's features that are added to a drawn record
+WIDEST = 2.5  # times as far apart as in the pool records of a class may lie
 SHARPEST = 3.0  # times as sharp, or as blunt, as the fitted model a truth may be
 FOLDS = 5
 JUDGED = 1000  # records on which a model is judged in a truth
@@ -81,6 +82,7 @@ class Truth:
     teacher   the weights [outputs, features] that labels follow
     kept      the share of labels that are a neighbour's in the pool instead
     noise     standard deviation of the targets of least squares
+    wider     times as far as in the pool do records lie from the centre of their class
     pool      a public pool that was drawn from it
     """
 
@@ -89,6 +91,7 @@ class Truth:
     teacher: Floats
     kept: float
     noise: float
+    wider: float = 1.0
     pool: Table | None = None
 
     def taught(self) -> Tensor:
@@ -99,13 +102,15 @@ class Truth:
 
     def records(self, count: int, rng: np.random.Generator) -> Table:
         """Records of the pool, moved by a part of the spread around their class (and shrunk as
-        much, so that the spread stays), no longer than a record may be; the last feature is 1."""
+        much, so that the spread stays, or is `wider`), no longer than a record may be; the last
+        feature is 1."""
         people = self.population
         pool = people.pool.features[:, :-1]
         chosen = rng.choice(len(pool), size=count, p=self.shares)
         centres = people.centres[people.classes[chosen]]
         steps = SMOOTHING * rng.standard_normal((count, pool.shape[1])) @ people.spread
-        rows = centres + (pool[chosen] - centres + steps) / math.sqrt(1 + SMOOTHING**2)
+        away = (pool[chosen] - centres + steps) / math.sqrt(1 + SMOOTHING**2)
+        rows = centres + self.wider * away
         length = np.linalg.norm(rows, axis=1, keepdims=True)
         rows *= np.minimum(1, people.norm / np.maximum(length, 1e-300))
         features = np.hstack([rows, np.ones((count, 1))])
@@ -227,7 +232,8 @@ class Population:
         teacher = _fit(self.pool, self.link, strength, shares)
         sharper = SHARPEST ** rng.uniform(-1, 1)
         if self.labelled:
-            truth = Truth(self, shares, sharper * teacher, rng.random(), 0.0)
+            wider = WIDEST ** rng.uniform(-0.5, 1)
+            truth = Truth(self, shares, sharper * teacher, rng.random(), 0.0, wider)
         else:
             truth = Truth(self, shares, teacher, 0.0, self.noise / math.sqrt(sharper))
         return replace(truth, pool=truth.records(len(self.pool.features), rng))
