@@ -69,10 +69,10 @@ def _at_home(question: Question, path: Path) -> None:
     """On standard error: what a silo learns of its own records is no part of a plan."""
     from equipoise.planning.at_home import alone
 
-    found = alone(question, str(path))
+    reached = alone(question, str(path))
     say(
-        f"alone       your own records, by cross-validation: error {found.error:.3f} ± "
-        f"{found.standard_error:.3f} (l2 = {found.pull:g}); nothing of this was sent or stored"
+        f"alone       your own records, by cross-validation: error {reached.error:.3f} ± "
+        f"{reached.standard_error:.3f} (l2 = {reached.pull:g}); nothing of this was sent or stored"
     )
 
 

@@ -63,7 +63,7 @@ def cross_validated(records: Table, link: Link, centre: Tensor, seed: int = 0) -
     """Of every pull, the error on a fifth of the records that was left out, five times."""
     order = np.random.default_rng(seed).permutation(len(records.features))
     folds = np.arange(len(order)) % min(FOLDS, len(order))
-    found = []
+    by_loss = []
     for pull in PULLS:
         errors, losses = [], []
         for k in range(folds.max() + 1):
@@ -72,8 +72,8 @@ def cross_validated(records: Table, link: Link, centre: Tensor, seed: int = 0) -
             errors.append(float(measured.error))
             losses.append(float(measured.loss))
         spread = float(np.std(errors) / np.sqrt(max(1, len(errors) - 1)))
-        found.append((float(np.mean(losses)), AtHome(pull, float(np.mean(errors)), spread)))
-    return min(found, key=lambda pair: pair[0])[1]
+        by_loss.append((float(np.mean(losses)), AtHome(pull, float(np.mean(errors)), spread)))
+    return min(by_loss, key=lambda pair: pair[0])[1]
 
 
 FEWEST_RECORDS = 10
