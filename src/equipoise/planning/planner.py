@@ -233,7 +233,7 @@ def _public(question: Question, task: Task) -> Public:
     )
 
 
-def _effort(worlds: Worlds) -> Effort:
+def effort_of(worlds: Worlds) -> Effort:
     """More work for larger tables, up to a few seconds' worth."""
     most = min(2e10, max(5e9, 2e5 * worlds.width))
     several = len(worlds.skews) > 1
@@ -276,7 +276,7 @@ def _both_units(question: Question, public: Public, epsilon: float, progress: Pr
     of_clients = ClientProblem(
         whole, public.worlds, whole.promise(epsilon), public.facts, whole.mechanisms[0]
     )
-    searched = search(of_clients, _effort(public.worlds)._replace(most=1e9))
+    searched = search(of_clients, effort_of(public.worlds)._replace(most=1e9))
     (trial,) = searched.best(1)
     origin = f"unit client, {trial.candidate.algorithm}"
     beside = _option(origin, trial, Found(public, of_clients, searched, trial))
@@ -359,7 +359,7 @@ def _found(
     for line in problem.lines():  # what training would refuse is not tried first
         candidate = line.candidate(1 / (public.facts.L or 1), 1, 1, question.clip or 1.0)
         settings_of(candidate, problem.promise, task=problem.facts.task)
-    searched = search(problem, _effort(public.worlds), public.measure, progress)
+    searched = search(problem, effort_of(public.worlds), public.measure, progress)
     (best,) = searched.best(1)
     if isinstance(problem, RecordProblem):
         best = _cheapest(problem, searched, best)

@@ -18,7 +18,7 @@ from torch import Tensor
 from equipoise.errors import DataError, require
 from equipoise.planning.population import Seen, Truth, made_up_pool, population_of, seen_of
 from equipoise.seeds import stream
-from equipoise.tasks.linear import LinearClients, LinearMeasure, Link, linear_clients
+from equipoise.tasks.linear import LinearClients, LinearMeasure, Link, joined, linear_clients
 from equipoise.tasks.public import minimiser, public_model, rough_minimiser
 from equipoise.tasks.splits import parse_split, skewed
 from equipoise.tasks.task import Convex, Table, Task
@@ -370,6 +370,7 @@ def _world(
     if skew.own_truths:
         truths = [truth.own(skew.own_truths, rng) for _ in sizes]
         tables = [own.records(size, rng) for own, size in zip(truths, sizes, strict=True)]
+        truth = replace(truth, pool=_of_all(truths, truth.pool, rng))
     else:
         truths = [truth]
         tables = _dealt(truth.records(sum(sizes), rng), skew.concentration, sizes, rng)
@@ -387,6 +388,14 @@ def _world(
         HeldOut(features, targets),
         truth,
     )
+
+
+def _of_all(truths: list[Truth], pool: Table | None, rng: np.random.Generator) -> Table | None:
+    """A public pool of as many records, each of one of the clients' own truths."""
+    if pool is None:
+        return None
+    whose = rng.integers(len(truths), size=len(pool.features))
+    return joined([truths[i].records(1, rng) for i in whose])
 
 
 def _best(clients: LinearClients, start: Tensor) -> Tensor:
