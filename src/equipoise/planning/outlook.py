@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.errors import require
 from equipoise.planning.at_home import pull_for, tuned
 from equipoise.planning.plan import Prediction, Verdict, Way
 from equipoise.planning.population import Truth
@@ -44,6 +45,24 @@ class Judged(NamedTuple):
             assert self.auroc_loss is not None
             return self.auroc_loss
         return self.error if what == "error" else self.loss
+
+
+def check_judged(what: JudgeBy | None, worlds: Worlds) -> None:
+    """Refuse to judge by what cannot be known."""
+    require(
+        what is None or worlds.kind == "real records",
+        f"for={what} needs public records with labels: give --proxy FILE",
+    )
+    require(
+        what != "auroc" or _two_classes(worlds.rows[0]),
+        "for=auroc needs a label of two classes, which this task does not have: give error or loss",
+    )
+
+
+def _two_classes(row: World) -> bool:
+    assert row.test is not None
+    clients: Any = row.clients
+    return clients.link.error_name == SHARE_WRONG and row.test.targets.shape[-1] == 1
 
 
 def judge_models(worlds: Worlds, x: Tensor) -> Judged:
@@ -86,9 +105,9 @@ def area(scores: Tensor, positive: Tensor) -> Tensor:
     yes, no = int(positive.sum()), int((~positive).sum())
     if not yes or not no:
         return scores.new_full(scores.shape[:-1], 0.5)
+    scores = scores.contiguous()
     ordered = scores.sort(-1).values
-    below = torch.searchsorted(ordered, scores.contiguous())
-    up_to = torch.searchsorted(ordered, scores.contiguous(), right=True)
+    below, up_to = (torch.searchsorted(ordered, scores, right=right) for right in (False, True))
     ranks = (below + up_to + 1).double() / 2
     wins = (ranks * positive).sum(-1) - yes * (yes + 1) / 2
     return (wins / (yes * no)).to(scores.dtype)

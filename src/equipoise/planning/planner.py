@@ -27,6 +27,7 @@ from equipoise.planning.outlook import (
     SILO_ALONE,
     Judge,
     Tried,
+    check_judged,
     judge_models,
     predicted,
     trial_value,
@@ -212,10 +213,7 @@ def _public(question: Question, task: Task) -> Public:
     worlds = worlds_of(task, known, count, question.seed)
     alone = public_only(task)
     sizes = known.sizes or (known.guess,) * len(task.clients.sizes)
-    require(
-        question.judge_by is None or worlds.kind == "real records",
-        f"for={question.judge_by} needs public records with labels: give --proxy FILE",
-    )
+    check_judged(question.judge_by, worlds)
     start = worlds.excess(worlds.start(False)[:, None])
     untrained = predicted(start, None).model_copy(update={"test_error": untrained_error(task)})
     measure: Measure = mean_excess
