@@ -81,8 +81,8 @@ FEWEST_RECORDS = 10
 
 def alone(question: Question, path: str) -> AtHome:
     """What a silo would reach by itself with the records of its own file: nothing leaves."""
-    spec = task_spec(question.task or "")
-    if spec.own_records is None:
+    spec = task_spec(question.task) if question.task else None
+    if spec is None or spec.own_records is None:
         raise InvalidValue(
             f"alone={path} with task={question.task}: only task csv has a file for each client; "
             "leave it out"
