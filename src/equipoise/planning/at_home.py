@@ -63,7 +63,7 @@ def cross_validated(records: Table, link: Link, centre: Tensor, seed: int = 0) -
     """Of every pull, the error on a fifth of the records that was left out, five times."""
     order = np.random.default_rng(seed).permutation(len(records.features))
     folds = np.arange(len(order)) % min(FOLDS, len(order))
-    found = []
+    by_loss = []
     for pull in PULLS:
         errors, losses = [], []
         for k in range(folds.max() + 1):
@@ -72,8 +72,8 @@ def cross_validated(records: Table, link: Link, centre: Tensor, seed: int = 0) -
             errors.append(float(measured.error))
             losses.append(float(measured.loss))
         spread = float(np.std(errors) / np.sqrt(max(1, len(errors) - 1)))
-        found.append((float(np.mean(losses)), AtHome(pull, float(np.mean(errors)), spread)))
-    return min(found, key=lambda pair: pair[0])[1]
+        by_loss.append((float(np.mean(losses)), AtHome(pull, float(np.mean(errors)), spread)))
+    return min(by_loss, key=lambda pair: pair[0])[1]
 
 
 FEWEST_RECORDS = 10
@@ -81,8 +81,8 @@ FEWEST_RECORDS = 10
 
 def alone(question: Question, path: str) -> AtHome:
     """What a silo would reach by itself with the records of its own file: nothing leaves."""
-    spec = task_spec(question.task or "")
-    if spec.own_records is None:
+    spec = task_spec(question.task) if question.task else None
+    if spec is None or spec.own_records is None:
         raise InvalidValue(
             f"alone={path} with task={question.task}: only task csv has a file for each client; "
             "leave it out"

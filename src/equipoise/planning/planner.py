@@ -29,6 +29,7 @@ from equipoise.planning.outlook import (
     SILO_ALONE,
     Judge,
     Tried,
+    check_judged,
     judge_models,
     predicted,
     trial_value,
@@ -216,10 +217,7 @@ def _public(question: Question, task: Task) -> Public:
     worlds = worlds_of(task, known, count, question.seed)
     alone = public_only(task)
     sizes = known.sizes or (known.guess,) * len(task.clients.sizes)
-    require(
-        question.judge_by is None or worlds.kind == "real records",
-        f"for={question.judge_by} needs public records with labels: give --proxy FILE",
-    )
+    check_judged(question.judge_by, worlds)
     start = worlds.excess(worlds.start(False)[:, None])
     untrained = predicted(start, None).model_copy(update={"test_error": untrained_error(task)})
     measure: Measure = mean_excess
@@ -319,11 +317,11 @@ def _plan(
 ) -> Plan:
     """A search, a choice, the ways beside it, a verdict: the same for both units."""
     first = _found(question, problem_of(public), public, lambda share: progress(0.6 * share))
-    found = _regularised(question, problem_of, first)
+    final = _regularised(question, problem_of, first)
     progress(0.8)
-    verdict, reason, ways = _verdict(found, first)
+    verdict, reason, ways = _verdict(final, first)
     progress(0.95)
-    problem, best, l2 = found.problem, found.best, _l2(found.public)
+    problem, best, l2 = final.problem, final.best, _l2(final.public)
     spec = task_spec(question.task or "")
     clients = None if spec.load_to_plan else public.facts.clients
     shared = {**question.passed_on(clients), "task": question.task}
@@ -335,7 +333,7 @@ def _plan(
         promise=problem.promise,
         units=public.facts.units(question.unit),
         nu2=problem.nu2(best.candidate),
-        chosen=_option("plan", best, found),
+        chosen=_option("plan", best, final),
         options=[
             _option(line.origin, trial, first)
             for line in first.problem.lines()
@@ -486,12 +484,12 @@ def _by_excess(public: Public, best: Trial, worlds: Worlds) -> tuple[Verdict, st
 
 def _limits(question: Question, candidate: Candidate) -> list[str]:
     """Where the search ended at a limit of its own."""
-    found = []
+    sentences = []
     if candidate.rounds >= MOST_ROUNDS:
-        found.append(f"LIMIT: plans have at most {MOST_ROUNDS} rounds; more may be better")
+        sentences.append(f"LIMIT: plans have at most {MOST_ROUNDS} rounds; more may be better")
     if not question.iterations and candidate.iterations > LONGEST // 2:
-        found.append(f"LIMIT: plans have at most {LONGEST} local steps; more may be better")
-    return found
+        sentences.append(f"LIMIT: plans have at most {LONGEST} local steps; more may be better")
+    return sentences
 
 
 def _option(origin: str, trial: Trial, found: Found) -> Option:

@@ -176,8 +176,8 @@ class Population:
         evidence = -n * losses if self.labelled else -n / 2 * np.log(losses)
         probabilities = np.exp(evidence - evidence.max())
         probabilities[probabilities < 1e-3] = 0
-        found: Floats = probabilities / probabilities.sum()
-        return found
+        normalised: Floats = probabilities / probabilities.sum()
+        return normalised
 
     @cached_property
     def noise(self) -> float:
@@ -217,12 +217,12 @@ class Population:
 
     def _left_out(self) -> Seen:
         """What pools like this one reach, on records of the pool that were left out."""
-        folds, found = np.arange(len(self.pool.features)) % FOLDS, []
+        folds, of_folds = np.arange(len(self.pool.features)) % FOLDS, []
         for k in range(FOLDS):
             used, left_out = (self.pool.rows(at) for at in (folds != k, folds == k))
             weights = torch.from_numpy(_fit(used, self.link, self.public_l2).ravel())
-            found.append(seen_of(weights, left_out, self.link))
-        means = [float(np.mean(column)) for column in zip(*found, strict=True)]
+            of_folds.append(seen_of(weights, left_out, self.link))
+        means = [float(np.mean(column)) for column in zip(*of_folds, strict=True)]
         error, loss, error_se, loss_se = means
         return Seen(error, loss, error_se / math.sqrt(FOLDS), loss_se / math.sqrt(FOLDS))
 

@@ -166,7 +166,7 @@ class Worlds:
 
     def excess(self, x: Tensor) -> Tensor:
         """[worlds, ...] of models [worlds, ..., d]."""
-        return torch.stack([row.excess(of) for row, of in zip(self.rows, x, strict=True)])
+        return torch.stack([row.excess(models) for row, models in zip(self.rows, x, strict=True)])
 
     def start(self, warm: bool) -> Tensor:
         """Where training begins in every world, [worlds, d]."""

@@ -45,10 +45,10 @@ def rough_minimiser(clients: Convex, x0: Tensor) -> Tensor:
         x = torch.from_numpy(numbers)
         return float(clients.loss(x)), clients.gradient(x.expand(N, -1), 0).mean(0).numpy()
 
-    found = minimize(
+    solved = minimize(
         loss_and_gradient, x0.numpy(), jac=True, method="L-BFGS-B", options={"gtol": 1e-4}
     )
-    return torch.from_numpy(found.x)
+    return torch.from_numpy(solved.x)
 
 
 def public_model(task: Task) -> Tensor:
