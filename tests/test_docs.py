@@ -80,7 +80,9 @@ def test_commands_print_what_the_readme_shows(block, tmp_path, monkeypatch, caps
     assert code == 0
     secret = re.compile(r"(?<=^test error  )\d\.\d{4}", re.MULTILINE)
     lines = [line.rstrip() for line in out.splitlines()]
-    printed = "\n".join(line for line in lines if "no better than not training" not in line)
+    printed = "\n".join(
+        line for line in lines if "no better than not training" not in line
+    ).rstrip()
     if " plan " in command:
         secret = re.compile(r"-?\d[\d.e+]*| {2,}|─+")
     assert secret.sub("#", printed) == secret.sub("#", shown.rstrip())
