@@ -293,6 +293,8 @@ def _of_records(
     rows, l2 = [], private.l2
     chosen = _stand_ins(known, len(private.sizes))
     seen = _seen(task) if kind == "real records" else None
+    if seen:
+        sentences += ("error and loss of the public model on the test records",)
     populations = [
         population_of(cast(Table, pool), private.link, norm, task.public_l2) for pool in pools
     ]
