@@ -289,15 +289,17 @@ def _joined(found: list[Any]) -> Judged:
     return Judged(torch.stack(errors), torch.stack(losses), rank)
 
 
-NOT_TRAINING, PUBLIC_ALONE, SILO_ALONE = (
+NOT_TRAINING, PUBLIC_ALONE, SILO_ALONE, PUBLIC_AT_HOME = (
     "not training",
     "public records alone",
     "each silo alone",
+    "public model, tuned at home",
 )
 VERDICTS: dict[str, Verdict] = {
     NOT_TRAINING: "do not train",
     PUBLIC_ALONE: "public data alone is as good",
     SILO_ALONE: "each silo alone is as good",
+    PUBLIC_AT_HOME: "each silo alone is as good",
 }
 NAMES = {"error": "error", "loss": "loss", "auroc": "AUROC"}
 

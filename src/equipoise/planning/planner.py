@@ -4,6 +4,7 @@ Nothing of the budget is spent: plans are tried in worlds that are drawn from pu
 alone (docs/planning.md).
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +25,7 @@ from equipoise.planning.noise_table import plan_noise
 from equipoise.planning.outlook import (
     MOST_PARAMETERS_AT_HOME,
     PUBLIC_ALONE,
+    PUBLIC_AT_HOME,
     SILO_ALONE,
     Judge,
     Tried,
@@ -34,6 +36,7 @@ from equipoise.planning.outlook import (
     verdict_of,
 )
 from equipoise.planning.plan import Option, Plan, Prediction, Question, Verdict
+from equipoise.planning.population import population_of
 from equipoise.planning.problems import (
     AS_GOOD,
     LONGEST,
@@ -51,7 +54,7 @@ from equipoise.result import PublicOnly
 from equipoise.tasks import Task, TaskOptions, load_to_plan, task_spec
 from equipoise.tasks.linear import LinearClients, LinearMeasure
 from equipoise.tasks.public import public_only
-from equipoise.tasks.task import Convex, Records
+from equipoise.tasks.task import Convex, Records, Table
 
 PUBLIC_RECORDS = 40  # of a task that can spare some, if the user names no pool
 WORLDS, FEW_WORLDS = 16, 8  # few in many dimensions, where they differ less and cost more
@@ -206,6 +209,7 @@ class Public:
 
 
 def _public(question: Question, task: Task) -> Public:
+    task = _with_public_model(question, task)
     known = known_of(task, question.skew, question.records)
     if question.unit == "record" and known.sizes is None:
         known = known._replace(sizes=(known.guess,) * len(task.clients.sizes))
@@ -229,6 +233,16 @@ def _public(question: Question, task: Task) -> Public:
         question.judge_by or "error",
         measure,
     )
+
+
+def _with_public_model(question: Question, task: Task) -> Task:
+    """The public records teach what they can: with the regulariser that predicts best what was left
+    out of them, and none that is weaker than that of the clients' loss, whose optimum is sought."""
+    if question.public_l2 or not isinstance(task.pool, Table):
+        return task
+    assert isinstance(task.clients, LinearClients)
+    population = population_of(task.pool, task.clients.link, math.inf, None)
+    return replace(task, public_l2=max(population.public_l2, task.clients.l2))
 
 
 def effort_of(worlds: Worlds) -> Effort:
@@ -296,14 +310,6 @@ class Found:
     searched: Searched
     best: Trial
 
-    def public_error(self) -> float | None:
-        """On the task's test records, of what its public records teach with this regulariser."""
-        task, l2 = self.public.task, self.public.facts.mu
-        if isinstance(task.clients, LinearClients) and l2 is not None:
-            task = replace(task, clients=replace(task.clients, l2=l2))
-        alone = public_only(task)
-        return alone.test_error if alone else None
-
 
 def _plan(
     question: Question,
@@ -322,7 +328,7 @@ def _plan(
     clients = None if spec.load_to_plan else public.facts.clients
     shared = {**question.passed_on(clients), "task": question.task}
     if l2 is not None and spec.takes.l2:
-        shared["l2"] = l2
+        shared |= {"l2": l2, "public_l2": public.task.public_l2}
     return Plan(
         verdict=verdict,
         reason=reason,
@@ -438,11 +444,13 @@ def _verdict(found: Found, first: Found) -> tuple[Verdict, str, list[Tried]]:
     ways = [judge.not_training(untrained_error(public.task))]
     if worlds.warm:
         taught = worlds.start(True)[:, None]
-        measured = found.public_error()
+        measured = public.alone.test_error if public.alone else None
         ways.append(judge.of_models(PUBLIC_ALONE, taught, worlds.excess(taught), True, measured))
     small = len(worlds.x0) <= MOST_PARAMETERS_AT_HOME
     if small:
         ways.append(judge.at_home(SILO_ALONE, None, free=True))
+        if worlds.warm:
+            ways.append(judge.at_home(PUBLIC_AT_HOME, worlds.start(True), free=True))
     for warm, name in ((False, "federated"), (True, "federated, warm start")):
         chosen = [best] if best.candidate.warm == warm else first.searched.best(1, _begins(warm))
         ways += [judge.of_models(name, trial.x, trial.excess, False) for trial in chosen]

@@ -6,7 +6,6 @@ where that is not known, how many there are. So the spread over worlds is what i
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
@@ -16,9 +15,16 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import DataError, require
-from equipoise.planning.population import Seen, Truth, made_up_pool, population_of, seen_of
+from equipoise.planning.population import (
+    Population,
+    Seen,
+    Truth,
+    made_up_pool,
+    population_of,
+    seen_of,
+)
 from equipoise.seeds import stream
-from equipoise.tasks.linear import LinearClients, LinearMeasure, Link, joined, linear_clients
+from equipoise.tasks.linear import LinearClients, LinearMeasure, joined, linear_clients
 from equipoise.tasks.public import minimiser, public_model, rough_minimiser
 from equipoise.tasks.splits import parse_split, skewed
 from equipoise.tasks.task import Convex, Table, Task
@@ -96,10 +102,7 @@ class World:
     def with_l2(self, l2: float) -> "World":
         """The same records with another regulariser."""
         clients = replace(cast(LinearClients, self.clients), l2=l2)
-        public = self.public
-        if public is not None and self.truth is not None:
-            public = self.truth.taught(l2).float()
-        return replace(self, clients=clients, best=_best(clients, self.best), public=public)
+        return replace(self, clients=clients, best=_best(clients, self.best))
 
 
 class HeldOut(NamedTuple):
@@ -279,7 +282,7 @@ def _of_records(
     sentences = (*task.public,)
     outputs, features = task.shapes["weight"]
     norm = math.sqrt(max(0.0, (task.L - task.mu) / private.link.curvature - 1))
-    pools = [task.pool] * count
+    pools = [task.pool]
     if not isinstance(task.pool, Table):
         pools = [
             made_up_pool(MADE_UP_RECORDS, features, outputs, private.link, norm, seed + w)
@@ -290,7 +293,12 @@ def _of_records(
     rows, l2 = [], private.l2
     chosen = _stand_ins(known, len(private.sizes))
     seen = _seen(task) if kind == "real records" else None
-    truths = _truths(pools, private.link, norm, l2, count, seed, SPARE, seen)
+    if seen:
+        sentences += ("error and loss of the public model on the test records",)
+    populations = [
+        population_of(cast(Table, pool), private.link, norm, task.public_l2) for pool in pools
+    ]
+    truths = _truths(populations, count, seed, seen)
     for w, truth in enumerate(truths):
         rng = stream(seed, "world", w)
         sizes = _sizes(known, chosen, features * outputs, rng)
@@ -340,22 +348,13 @@ def _seen(task: Task) -> Seen | None:
     return seen_of(public_model(task), records, measure.link)
 
 
-def _truths(
-    pools: Sequence[Any],
-    link: Link,
-    norm: float,
-    l2: float,
-    count: int,
-    seed: int,
-    spare: int,
-    seen: Seen | None,
-) -> list[Truth]:
+def _truths(populations: list[Population], count: int, seed: int, seen: Seen | None) -> list[Truth]:
     """A truth for every world: all from the one pool that there is, or each from one that was made
     up."""
     rng = stream(seed, "truths")
-    if all(pool is pools[0] for pool in pools):
-        return population_of(pools[0], link, norm, l2).draw(count, rng, spare, seen)
-    return [population_of(pool, link, norm, l2).draw(1, rng, 1, None)[0] for pool in pools]
+    if len(populations) == 1:
+        return populations[0].draw(count, rng, SPARE, seen)
+    return [population.draw(1, rng, 1, None)[0] for population in populations]
 
 
 def _world(
@@ -384,7 +383,7 @@ def _world(
         clients.single(),
         x0.float(),
         _best(clients, x0),
-        truth.taught(l2).float() if public else None,
+        truth.taught().float() if public else None,
         HeldOut(features, targets),
         truth,
     )

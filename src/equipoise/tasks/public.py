@@ -68,9 +68,8 @@ def _trained(task: Task) -> Tensor:
         )
     if isinstance(task.pool, Table):
         assert isinstance(task.clients, LinearClients)
-        return minimiser(
-            linear_clients([task.pool], task.clients.link, task.clients.l2, None, 0), task.x0
-        )
+        l2 = task.public_l2 or task.clients.l2
+        return minimiser(linear_clients([task.pool], task.clients.link, l2, None, 0), task.x0)
     x = task.x0.unsqueeze(0)
     for t in range(task.iterations):
         x = x - task.learning_rate * task.pool.gradient(x, t)
