@@ -57,6 +57,7 @@ def test_skews_have_names():
             parse_skew(wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["dirichlet:0.1", "dirichlet:1"])
 def test_a_declared_split_is_how_worlds_are_dealt(split):
     """About as unlike as the task's own clients are, over seeds; sizes as they are."""
@@ -72,6 +73,7 @@ def test_a_declared_split_is_how_worlds_are_dealt(split):
     assert mean_unlike(worlds) > 4 * mean_unlike(alike)
 
 
+@pytest.mark.slow
 def test_a_said_skew_is_how_worlds_are_dealt():
     """The more, the more unlike, as the law of a Dirichlet distribution says (and with as many
     records left over, they fall as it says)."""

@@ -270,7 +270,9 @@ def _plan_clients(question: Question, public: Public, epsilon: float, progress: 
     assert plan.chosen.clip is not None
     known = public if plan.chosen.l2 in (None, public.facts.mu) else public.with_l2(plan.chosen.l2)
     context = Context(problem(known), plan.chosen.clip, question.v, known.predict, public.untrained)
-    return plan.model_copy(update={"options": [*plan.options, *formulas(context)]})
+    options = [*plan.options, *formulas(context)]
+    progress(1.0)
+    return plan.model_copy(update={"options": options})
 
 
 def _both_units(question: Question, public: Public, epsilon: float, progress: Progress) -> Plan:
