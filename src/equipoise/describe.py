@@ -5,11 +5,12 @@ from dataclasses import replace
 from html import escape
 from math import inf
 
-from equipoise.planning.plan import Option, Plan, Prediction
+from equipoise.planning.plan import Option, Plan, Prediction, Way
 from equipoise.result import Result
 from equipoise.settings import Run
 
 WIDTH = 12  # of the names at the left
+TIE = 0.02  # algorithms that are closer are called equal
 
 
 def result_lines(result: Result) -> list[str]:
@@ -145,22 +146,47 @@ def clipped(run: Run) -> str:
     return "a message" if run.mechanism.clips_message else "one record's gradient"
 
 
-def plan_lines(plan: Plan) -> list[str]:
-    return _aligned(plan_facts(plan))
+def plan_lines(plan: Plan, ways: bool = True) -> list[str]:
+    """Without the ways where a table shows them."""
+    return _aligned(plan_facts(plan, ways))
 
 
-def plan_facts(plan: Plan) -> list[tuple[str, str]]:
-    """Verdict, reason, plan, prediction, and what else was considered."""
+def plan_facts(plan: Plan, ways: bool = True) -> list[tuple[str, str]]:
+    """What was guessed, verdict, reason, plan, prediction, and what else was considered."""
     return [
         *(("privacy", notice) for notice in plan.notices),
+        *(("guessed", note.removeprefix(GUESSED)) for note in plan.notes if _guess(note)),
         ("verdict", plan.verdict.upper()),
         ("why", plan.reason),
+        *(_ways(plan) if ways else []),
         ("budget", _budget(plan)),
         *_nu2(plan),
         *_chosen(plan),
         *_beside(plan),
+        *(("note", note) for note in plan.notes if not _guess(note)),
         ("public", "; ".join(plan.public)),
     ]
+
+
+GUESSED = "GUESSED: "
+
+
+def _guess(note: str) -> bool:
+    return note.startswith(GUESSED)
+
+
+def _ways(plan: Plan) -> list[tuple[str, str]]:
+    """One line for each way, the one that is best first."""
+    return [("ways" if not i else "", way_line(way)) for i, way in enumerate(plan.ways)]
+
+
+def way_line(way: Way) -> str:
+    text = f"{way.name}: error {interval(way.predicted, 'test_error')}"
+    if way.smallest is not None:
+        text += f"; the smallest silo {interval(way.smallest, 'test_error')}"
+    if way.measured is not None:
+        text += f"; on the task's test records {way.measured:.4g}"
+    return text
 
 
 def _nu2(plan: Plan) -> list[tuple[str, str]]:
@@ -187,12 +213,16 @@ def _chosen(plan: Plan) -> list[tuple[str, str]]:
     what = "what the adversary sees"
     if plan.unit == "record":
         what = f"what is noised (noise in: {option.noise_in})"
+    start = ", from the public model" if option.warm_start else ""
+    returns = ", returns the average" if option.returns == "average" else ""
+    l2 = "" if option.l2 is None else f", l2 = {option.l2:g}"
     facts = [
         (
             "plan",
-            f"{option.algorithm}{_options(option.options)}: {number_of(option.rounds, 'round')} of "
+            f"{option.algorithm}{_options(option.options)}{start}: "
+            f"{number_of(option.rounds, 'round')} of "
             f"{number_of(option.local_steps, 'local step')} (T = {option.iterations}), eta = "
-            f"{option.eta:.4g}, C = {option.clip:.4g}, gamma = {option.gamma:.3g}",
+            f"{option.eta:.4g}, C = {option.clip:.4g}, gamma = {option.gamma:.3g}{l2}{returns}",
         ),
         (
             "noise",
@@ -200,19 +230,19 @@ def _chosen(plan: Plan) -> list[tuple[str, str]]:
             f"{option.client_sigma:.4g}",
         ),
     ]
+    return facts + _predicted(option)
+
+
+def _predicted(option: Option) -> list[tuple[str, str]]:
     predicted = option.predicted
+    if predicted.excess_loss is None and predicted.test_error is None:
+        return []
+    parts = [f"test error {interval(predicted, 'test_error')}"]
     if predicted.excess_loss is not None:
-        clipped = ""
-        if plan.unit == "client" and predicted.clipped is not None:
-            clipped = f", {predicted.clipped:.0%} of messages clipped"
-        facts.append(
-            (
-                "predicted",
-                f"excess loss {pm(predicted, 'excess_loss')}, test error "
-                f"{pm(predicted, 'test_error')}{clipped}",
-            )
-        )
-    return facts
+        parts.insert(0, f"excess loss {interval(predicted, 'excess_loss')}")
+    if predicted.auroc is not None:
+        parts.append(f"AUROC {interval(predicted, 'auroc')}")
+    return [("predicted", f"{', '.join(parts)}; in brackets 90 % of what may be")]
 
 
 def _beside(plan: Plan) -> list[tuple[str, str]]:
@@ -234,7 +264,7 @@ def _untrained(plan: Plan) -> str | None:
     text = f"excess loss {start.excess_loss:.4g}"
     if start.test_error is not None:
         text += f", test error {start.test_error:.4g}"
-    if alone:
+    if alone and not plan.ways:
         text += f"; {alone.records} public records alone: test error {alone.test_error:.4g}"
     return text
 
@@ -254,39 +284,34 @@ def _needed(plan: Plan) -> str | None:
 
 
 def _better(plan: Plan) -> str | None:
-    """Which algorithm, and whether the difference means anything."""
-    tried = [option for option in plan.options if option.predicted.excess_loss_se is not None]
-    tried = [option for option in tried if option.origin == option.algorithm]
-    if len(tried) < 2:
+    """Which algorithm does best, and how far the next is behind, in the same worlds."""
+    best: dict[str, float] = {}
+    for option in plan.options:
+        if option.algorithm and option.predicted.excess_loss is not None and option.bound is None:
+            left = min(best.get(option.algorithm, inf), option.predicted.excess_loss)
+            best[option.algorithm] = left
+    if len(best) < 2:
         return None
-    first, second = sorted(tried, key=lambda option: option.predicted.excess_loss or 0.0)[:2]
-    least, next_least = (_excess(option) for option in (first, second))
-    ahead = 1 - least / next_least
-    spread = (_excess_se(first) ** 2 + _excess_se(second) ** 2) ** 0.5
-    if next_least - least <= 2 * spread:
-        return f"{first.algorithm} and {second.algorithm} tie, within the spread of the trials"
-    return f"{first.algorithm} leaves {ahead:.0%} less excess loss than {second.algorithm}"
+    first, second = sorted(best, key=best.__getitem__)[:2]
+    ahead = 1 - best[first] / best[second]
+    if ahead < TIE:
+        return f"{first} and {second} tie: less than {TIE:.0%} of the excess loss apart"
+    return f"{first} leaves {ahead:.0%} less excess loss than {second}"
 
 
-def _excess(option: Option) -> float:
-    return option.predicted.excess_loss or 0.0
+def interval(predicted: Prediction, name: str) -> str:
+    """A predicted mean, and where 90 % of what is possible lies."""
+    mean, ends = getattr(predicted, name), predicted.interval(name)
+    if mean is None or ends is None:
+        return "not known"
+    return f"{mean:.3f} [{ends[0]:.3f}, {ends[1]:.3f}]"
 
 
-def _excess_se(option: Option) -> float:
-    return option.predicted.excess_loss_se or 0.0
-
-
-def pm(predicted: Prediction, name: str) -> str:
-    """A predicted mean and its standard error."""
-    mean, error = getattr(predicted, name), getattr(predicted, f"{name}_se")
-    return "not known" if mean is None else f"{mean:.3f} ± {error:.3f}"
-
-
-def number(value: float | None) -> str:
+def number(value: float | None, digits: int = 4) -> str:
     """A number in a table; what is not known is left blank."""
     if value is None:
         return ""
-    return str(value) if isinstance(value, int) else f"{value:.4g}"
+    return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
 
 
 def number_of(count: float, what: str) -> str:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from equipoise.cli.console import Json, errors, one_thread, output
+from equipoise.cli.console import Json, one_thread, output, progress_bar, say
 from equipoise.cli.flags import plain, with_flags
-from equipoise.cli.text import comparison, noise_table, trade_off
+from equipoise.cli.text import comparison, noise_table, trade_off, ways_table
 from equipoise.describe import plan_lines
 from equipoise.errors import EquipoiseError, require
 from equipoise.planning.plan import Plan, Question
@@ -20,16 +20,23 @@ def plan(
     *,
     question: Annotated[QuestionFlags, Parameter(name="*")],  # type: ignore[valid-type]
     json: Json = False,
+    alone: Annotated[
+        Path | None,
+        Parameter(
+            help="a silo's own file, read here and nowhere else: what this silo would reach by "
+            "itself (task csv); no part of the plan, and of no --json"
+        ),
+    ] = None,
     save_plot: Annotated[
         Path | None,
         Parameter(help="picture of the trade-off over the budgets: .png, .svg or .html"),
     ] = None,
 ) -> None:
-    """Find the best local steps, rounds, step size, clip and noise for a privacy budget, and
-    whether to train at all.
+    """Should we train, how, and what will it be worth: the best local steps, rounds, step size,
+    clip and noise for a privacy budget, beside every way that needs no budget.
 
-    Nothing of the budget is spent: plans are tried on stand-ins made of public records. With --json
-    and one budget the output is what `equipoise train --plan FILE` reads.
+    Nothing of the budget is spent: plans are tried in worlds drawn from public information. With
+    --json and one budget the output is what `equipoise train --plan FILE` reads.
 
     Example: equipoise plan --task breast-cancer --epsilon 2 --clip 1 --trust secure-aggregation
     """
@@ -52,8 +59,21 @@ def plan(
         print(plans[0].to_json())
     else:
         print(dumps({"plans": [loads(plan.to_json()) for plan in plans]}, indent=2))
+    if alone:
+        _at_home(asked, alone)
     if save_plot:
         _draw(plans, save_plot)
+
+
+def _at_home(question: Question, path: Path) -> None:
+    """On standard error: what a silo learns of its own records is no part of a plan."""
+    from equipoise.planning.at_home import alone
+
+    found = alone(question, str(path))
+    say(
+        f"alone       your own records, by cross-validation: error {found.error:.3f} ± "
+        f"{found.standard_error:.3f} (l2 = {found.pull:g}); nothing of this was sent or stored"
+    )
 
 
 def _draw(plans: list[Plan], path: Path) -> None:
@@ -74,8 +94,8 @@ def _plans(question: Question) -> list[Plan]:
     one_thread()
     from equipoise.planning.planner import plan_all
 
-    with errors.status("planning on public stand-ins"):
-        return plan_all(question)
+    with progress_bar("planning in worlds drawn from public information") as progress:
+        return plan_all(question, progress=progress)
 
 
 def _show(plans: list[Plan]) -> None:
@@ -83,8 +103,8 @@ def _show(plans: list[Plan]) -> None:
     if len(plans) > 1:
         console.print(trade_off(plans))
         return
-    for line in plan_lines(plans[0]):
+    for line in plan_lines(plans[0], ways=False):
         console.print(line)
-    for table in (comparison(plans[0]), noise_table(plans[0])):
+    for table in (ways_table(plans[0]), comparison(plans[0]), noise_table(plans[0])):
         if table:
             console.print(table)

@@ -3,13 +3,16 @@
 import json
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from equipoise.describe import number, pm
+from equipoise.describe import interval, number
 from equipoise.planning.plan import Plan, Prediction
 from equipoise.result import Result
 from equipoise.settings import Run
+
+TIGHT: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
 
 
 def diagnostics(result: Result) -> Table:
@@ -24,24 +27,52 @@ def diagnostics(result: Result) -> Table:
     return table
 
 
+def ways_table(plan: Plan) -> Table | None:
+    """Every way, and what it is worth."""
+    if not plan.ways:
+        return None
+    name, heading = {
+        "error": ("test_error", "error"),
+        "loss": ("test_loss", "loss"),
+        "auroc": ("auroc", "AUROC"),
+    }[plan.judged_by]
+    table = Table(title="what each way is worth", title_justify="left", **TIGHT)
+    table.add_column("way", no_wrap=True)
+    for column in (heading, "90 % of worlds", "smallest silo", "known"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for way in plan.ways:
+        ends = way.predicted.interval(name)
+        table.add_row(
+            way.name,
+            decimal(getattr(way.predicted, name)),
+            f"{ends[0]:.3f} to {ends[1]:.3f}" if ends else "",
+            decimal(getattr(way.smallest, name)) if way.smallest else "",
+            decimal(way.measured) if name == "test_error" else "",
+        )
+    return table
+
+
+def decimal(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
 def comparison(plan: Plan) -> Table | None:
-    """The plan, the others that were tried, and the closed forms."""
+    """The best plan of every line, and the closed forms."""
     if not plan.options:
         return None
-    title = "what each planner proposes, and what is predicted of it"
-    table = Table(title=title, title_justify="left")
+    title = "what was tried, and what is predicted of it"
+    table = Table(title=title, title_justify="left", **TIGHT)
     clients = plan.unit == "client"
-    table.add_column("planner" if clients else "noise in, algorithm", no_wrap=True)
-    headings = ["local steps", "rounds", *(["bound"] if clients else []), "excess loss"]
-    for heading in (*headings, "test error"):
-        table.add_column(heading, justify="right")
+    table.add_column("plan", no_wrap=True)
+    headings = ["steps", "rounds", "C", *(["bound"] if clients else []), "excess", "error"]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     for option in plan.options:
-        tried = option.origin == option.algorithm
-        name = f"two-stage, {option.origin}" if tried else option.origin.split(", tau")[0]
-        bound = [number(option.bound)] if clients else []
+        bound = [number(option.bound, 3)] if clients else []
         predicted = option.predicted
-        errors = (number(predicted.excess_loss), number(predicted.test_error))
-        table.add_row(name, number(option.local_steps), number(option.rounds), *bound, *errors)
+        values = (option.local_steps, option.rounds, option.clip)
+        errors = (number(predicted.excess_loss, 3), number(predicted.test_error, 3))
+        table.add_row(option.origin, *(number(value, 3) for value in values), *bound, *errors)
     return table
 
 
@@ -64,15 +95,18 @@ def trade_off(plans: list[Plan]) -> Table:
     table = Table(title="what more budget buys", title_justify="left")
     for heading in ("epsilon", "nu^2", "rounds x steps", "excess loss", "test error", "verdict"):
         table.add_column(heading, justify="left" if heading == "verdict" else "right")
-    short = {"public data alone is as good": "public alone"}
+    short = {
+        "public data alone is as good": "public alone",
+        "each silo alone is as good": "silos alone",
+    }
     for plan in plans:
         option, predicted = plan.chosen, plan.predicted or Prediction()
         table.add_row(
             f"{plan.epsilon:g}",
             number(plan.nu2),
             f"{option.rounds} x {option.local_steps}" if option else "",
-            pm(predicted, "excess_loss"),
-            pm(predicted, "test_error"),
+            interval(predicted, "excess_loss"),
+            interval(predicted, "test_error"),
             short.get(plan.verdict, plan.verdict) + (", not private" if plan.vacuous else ""),
         )
     return table

@@ -7,6 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.errors import InvalidValue, require
+from equipoise.planning.question import Question
+from equipoise.tasks import TaskOptions, task_spec
 from equipoise.tasks.linear import LinearClients, Link, linear_clients, linear_measure
 from equipoise.tasks.public import minimiser
 from equipoise.tasks.task import Table
@@ -71,6 +74,27 @@ def cross_validated(records: Table, link: Link, centre: Tensor, seed: int = 0) -
         spread = float(np.std(errors) / np.sqrt(max(1, len(errors) - 1)))
         found.append((float(np.mean(losses)), AtHome(pull, float(np.mean(errors)), spread)))
     return min(found, key=lambda pair: pair[0])[1]
+
+
+FEWEST_RECORDS = 10
+
+
+def alone(question: Question, path: str) -> AtHome:
+    """What a silo would reach by itself with the records of its own file: nothing leaves."""
+    spec = task_spec(question.task or "")
+    if spec.own_records is None:
+        raise InvalidValue(
+            f"alone={path} with task={question.task}: only task csv has a file for each client; "
+            "leave it out"
+        )
+    records, link = spec.own_records(TaskOptions.of(question), path)
+    require(
+        len(records.features) >= FEWEST_RECORDS,
+        f"alone={path} has fewer than {FEWEST_RECORDS} records with a declared label: too few to "
+        "leave some out",
+    )
+    zero = torch.zeros(records.features.shape[1] * records.targets.shape[1], dtype=torch.float64)
+    return cross_validated(records, link, zero)
 
 
 def pull_for(records: int, distance: Tensor) -> float:

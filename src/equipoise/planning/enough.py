@@ -24,9 +24,7 @@ FEW = 8  # worlds
 WORTH_WHILE = 0.9  # where no error is known, of the excess loss of not training
 
 
-def changes_of(
-    problem: PlanningProblem, best: Trial, what: JudgeBy, ways: list[Tried]
-) -> Changes:
+def changes_of(problem: PlanningProblem, best: Trial, what: JudgeBy, ways: list[Tried]) -> Changes:
     """Judged by the plan that was found, and by others that do more with less noise."""
     worlds = problem.worlds.first(FEW)
     free = [float(tried.values.mean()) for tried in ways if tried.way.free]

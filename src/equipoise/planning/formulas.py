@@ -31,7 +31,7 @@ class Context(NamedTuple):
 
 
 def formulas(context: Context) -> list[Option]:
-    """The displacement law, the corrected bound and Corollary 1, with the constants of one world."""
+    """The displacement law, the corrected bound and Corollary 1, with one world's constants."""
     return [formula(context) for formula in FORMULAS]
 
 

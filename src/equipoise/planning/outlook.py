@@ -18,7 +18,7 @@ from equipoise.planning.plan import Prediction, Verdict, Way
 from equipoise.planning.population import Truth
 from equipoise.planning.question import JudgeBy
 from equipoise.planning.trial import Trial
-from equipoise.planning.worlds import HeldOut, Skew, World, Worlds
+from equipoise.planning.worlds import Skew, World, Worlds
 from equipoise.seeds import stream
 from equipoise.tasks.linear import SHARE_WRONG, Link
 from equipoise.tasks.task import Table
@@ -167,9 +167,10 @@ class Judge:
             errors.append(float(clients.link.constant(targets.numpy())))
         judged = judge_models(self._worlds, torch.stack(x)[:, None])
         known = torch.tensor(errors)[:, None]
-        judged = judged._replace(error=known, auroc_loss=None if judged.auroc_loss is None else 0.5 + 0 * known)
+        half = None if judged.auroc_loss is None else torch.full_like(known, 0.5)
+        judged = judged._replace(error=known, auroc_loss=half)
         way = Way(
-            name="not training",
+            name=NOT_TRAINING,
             free=True,
             predicted=predicted(None, judged, self._records),
             measured=measured,
@@ -266,22 +267,21 @@ def _joined(found: list[Any]) -> Judged:
     return Judged(torch.stack(errors), torch.stack(losses), rank)
 
 
+NOT_TRAINING, PUBLIC_ALONE, SILO_ALONE = (
+    "not training",
+    "public records alone",
+    "each silo alone",
+)
 VERDICTS: dict[str, Verdict] = {
-    "not training": "do not train",
-    "public records alone": "public data alone is as good",
-    "each silo alone": "each silo alone is as good",
+    NOT_TRAINING: "do not train",
+    PUBLIC_ALONE: "public data alone is as good",
+    SILO_ALONE: "each silo alone is as good",
 }
 NAMES = {"error": "error", "loss": "loss", "auroc": "AUROC"}
 
 
-def verdict_of(tried: list[Tried], what: JudgeBy, made_up: bool) -> tuple[Verdict, str]:
+def verdict_of(tried: list[Tried], what: JudgeBy) -> tuple[Verdict, str]:
     """The best way that spends the budget against the best that is free, world by world."""
-    if made_up:
-        return (
-            "inconclusive",
-            "the worlds have made-up labels: whether the real ones can be learnt, only real public "
-            "records can show (--proxy FILE)",
-        )
     free = min((t for t in tried if t.way.free), key=_mean_value)
     spent = min((t for t in tried if not t.way.free), key=_mean_value)
     shared = min(len(free.values), len(spent.values))
@@ -315,5 +315,3 @@ def _told(tried: Tried, what: JudgeBy) -> str:
 def trial_value(what: JudgeBy, trial: Trial, worlds: Worlds) -> Tensor:
     """What a plan is to make small, [worlds]."""
     return judge_models(worlds, trial.x).by(what).mean(1)
-
-

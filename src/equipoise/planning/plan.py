@@ -59,6 +59,15 @@ class Prediction(BaseModel):
     auroc_low: Real | None = None
     auroc_high: Real | None = None
 
+    def interval(self, name: str) -> tuple[float, float] | None:
+        """Where 90 % of the values lie; of plans that older versions made, two standard errors
+        either side. None where nothing is predicted."""
+        low, high = getattr(self, f"{name}_low"), getattr(self, f"{name}_high")
+        if low is not None and high is not None:
+            return low, high
+        mean, error = getattr(self, name), getattr(self, f"{name}_se", None)
+        return None if mean is None else (mean - 2 * (error or 0.0), mean + 2 * (error or 0.0))
+
 
 class Way(BaseModel):
     """One way to go, and what it is expected to be worth.

@@ -23,6 +23,8 @@ from equipoise.planning.formulas import Context, formulas
 from equipoise.planning.noise_table import plan_noise
 from equipoise.planning.outlook import (
     MOST_PARAMETERS_AT_HOME,
+    PUBLIC_ALONE,
+    SILO_ALONE,
     Judge,
     Tried,
     judge_models,
@@ -274,10 +276,10 @@ def _both_units(question: Question, public: Public, epsilon: float, progress: Pr
     of_clients = ClientProblem(
         whole, public.worlds, whole.promise(epsilon), public.facts, whole.mechanisms[0]
     )
-    found = search(of_clients, _effort(public.worlds)._replace(most=1e9))
-    (trial,) = found.best(1)
+    searched = search(of_clients, _effort(public.worlds)._replace(most=1e9))
+    (trial,) = searched.best(1)
     origin = f"unit client, {trial.candidate.algorithm}"
-    beside = _option(origin, trial, of_clients, public, found.worlds, None)
+    beside = _option(origin, trial, Found(public, of_clients, searched, trial))
     notes = list(plan.notes)
     if plan.settings and plan.settings.mechanism.paid_per == "local step":
         notes.append("with noise in the gradients local steps save communication, not privacy")
@@ -294,6 +296,14 @@ class Found:
     searched: Searched
     best: Trial
 
+    def public_error(self) -> float | None:
+        """On the task's test records, of what its public records teach with this regulariser."""
+        task, l2 = self.public.task, self.public.facts.mu
+        if isinstance(task.clients, LinearClients) and l2 is not None:
+            task = replace(task, clients=replace(task.clients, l2=l2))
+        alone = public_only(task)
+        return alone.test_error if alone else None
+
 
 def _plan(
     question: Question,
@@ -302,16 +312,12 @@ def _plan(
     progress: Progress,
 ) -> Plan:
     """A search, a choice, the ways beside it, a verdict: the same for both units."""
-    found = _found(question, problem_of(public), public, lambda share: progress(0.6 * share))
-    found = _regularised(question, problem_of, found)
+    first = _found(question, problem_of(public), public, lambda share: progress(0.6 * share))
+    found = _regularised(question, problem_of, first)
     progress(0.8)
-    problem, public, best = found.problem, found.public, found.best
-    verdict, reason, ways = _verdict(public, best, found.searched)
+    verdict, reason, ways = _verdict(found, first)
     progress(0.95)
-    l2 = _l2(public)
-    option = partial(
-        _option, problem=problem, public=public, worlds=found.searched.worlds, l2=l2
-    )
+    problem, best, l2 = found.problem, found.best, _l2(found.public)
     spec = task_spec(question.task or "")
     clients = None if spec.load_to_plan else public.facts.clients
     shared = {**question.passed_on(clients), "task": question.task}
@@ -323,11 +329,11 @@ def _plan(
         promise=problem.promise,
         units=public.facts.units(question.unit),
         nu2=problem.nu2(best.candidate),
-        chosen=option("plan", best),
+        chosen=_option("plan", best, found),
         options=[
-            option(line.origin, trial)
-            for line in problem.lines()
-            for trial in found.searched.best_of(line)
+            _option(line.origin, trial, first)
+            for line in first.problem.lines()
+            for trial in first.searched.best_of(line)
         ],
         untrained=public.untrained,
         public_only=public.alone,
@@ -379,26 +385,31 @@ def _regularised(
     """The regulariser is planned too, unless it is given: the best plans are tried with others, and
     compared by what they are worth on records that no client holds."""
     public = found.public
-    if question.l2 is not None or not public.judged or not isinstance(public.task.clients, LinearClients):
+    if (
+        question.l2 is not None
+        or not public.judged
+        or not isinstance(public.task.clients, LinearClients)
+    ):
         return found
     what: JudgeBy = question.judge_by or "loss"
+    near = [replace(trial.candidate, returns="last") for trial in found.searched.best(3)]
     tried = [found]
-    near = [trial.candidate for trial in found.searched.best(3)]
     for l2 in REGULARISERS:
-        if l2 == public.facts.mu:
-            continue
-        other = public.with_l2(l2)
-        problem = problem_of(other)
-        searched = Searched(other.worlds, public.measure, [], [])
-        around = {_key(c): c for each in near for c in (each, *problem.neighbours(each))}
-        few = other.worlds.first(8)
-        quick = Searched(few, public.measure, [], [])
-        quick.add(try_all(few, [replace(c, returns="last") for c in around.values()], problem.level, range(2)))
-        finalists = [replace(t.candidate, returns="last") for t in quick.best(2)]
-        searched.add(try_all(other.worlds, finalists, problem.level, range(4)))
-        (best,) = searched.best(1)
-        tried.append(Found(other, problem, searched, best))
-    return min(tried, key=lambda f: _worth(f, what))
+        if l2 != public.facts.mu:
+            other = public.with_l2(l2)
+            tried.append(_again(problem_of(other), other, near))
+    return min(tried, key=lambda each: _worth(each, what))
+
+
+def _again(problem: PlanningProblem, public: Public, near: list[Candidate]) -> Found:
+    """The best of these plans and their neighbours."""
+    around = {_key(c): c for each in near for c in (each, *problem.neighbours(each))}
+    quick = Searched(public.worlds.first(8), public.measure, [], [])
+    quick.add(try_all(quick.worlds, list(around.values()), problem.level, range(2)))
+    finalists = {_key(t.candidate): replace(t.candidate, returns="last") for t in quick.best(3)}
+    searched = Searched(public.worlds, public.measure, [], [])
+    searched.add(try_all(public.worlds, list(finalists.values()), problem.level, range(4)))
+    return Found(public, problem, searched, *searched.best(1))
 
 
 def _key(candidate: Candidate) -> tuple[Any, ...]:
@@ -416,34 +427,33 @@ def _worth(found: Found, what: JudgeBy) -> float:
     return float(judge_models(found.searched.worlds, found.best.x).by(what).mean())
 
 
-def _verdict(
-    public: Public, best: Trial, searched: Searched
-) -> tuple[Verdict, str, list[Tried]]:
-    worlds = searched.worlds
+def _verdict(found: Found, first: Found) -> tuple[Verdict, str, list[Tried]]:
+    """The ways side by side. Plans with another start may have another regulariser: the records on
+    which all are judged are the same."""
+    public, best, worlds = found.public, found.best, found.searched.worlds
     if not public.judged:
         verdict, reason = _by_excess(public, best, worlds)
         return verdict, reason, []
     judge = Judge(worlds, public.judge_by, public.test_records)
-    alone = public.alone
     ways = [judge.not_training(untrained_error(public.task))]
     if worlds.warm:
         taught = worlds.start(True)[:, None]
-        measured = alone.test_error if alone else None
-        ways.append(
-            judge.of_models("public records alone", taught, worlds.excess(taught), True, measured)
-        )
+        measured = found.public_error()
+        ways.append(judge.of_models(PUBLIC_ALONE, taught, worlds.excess(taught), True, measured))
     small = len(worlds.x0) <= MOST_PARAMETERS_AT_HOME
     if small:
-        ways.append(judge.at_home("each silo alone", None, free=True))
-    for warm, name in ((False, "federated"), (True, "federated, from the public model")):
-        for trial in searched.best(1, lambda c, warm=warm: c.warm == warm):
-            chosen = best if best.candidate.warm == warm else trial
-            ways.append(judge.of_models(name, chosen.x, chosen.excess, False))
+        ways.append(judge.at_home(SILO_ALONE, None, free=True))
+    for warm, name in ((False, "federated"), (True, "federated, warm start")):
+        chosen = [best] if best.candidate.warm == warm else first.searched.best(1, _begins(warm))
+        ways += [judge.of_models(name, trial.x, trial.excess, False) for trial in chosen]
     if small:
-        name = "federated, then tuned at home"
-        ways.append(judge.at_home(name, best.x[:, 0], free=False))
-    verdict, reason = verdict_of(ways, public.judge_by, made_up=False)
+        ways.append(judge.at_home("federated, then tuned at home", best.x[:, 0], free=False))
+    verdict, reason = verdict_of(ways, public.judge_by)
     return verdict, reason, ways
+
+
+def _begins(warm: bool) -> Callable[[Candidate], bool]:
+    return lambda candidate: candidate.warm == warm
 
 
 def _by_excess(public: Public, best: Trial, worlds: Worlds) -> tuple[Verdict, str]:
@@ -476,19 +486,12 @@ def _limits(question: Question, candidate: Candidate) -> list[str]:
     return found
 
 
-def _option(
-    origin: str,
-    trial: Trial,
-    problem: PlanningProblem,
-    public: Public,
-    worlds: Worlds,
-    l2: float | None,
-) -> Option:
+def _option(origin: str, trial: Trial, found: Found) -> Option:
     return trial.candidate.option(
         origin,
-        problem.event(trial.candidate),
-        problem.promise,
-        public.facts.clients,
-        public.predict(trial, worlds),
-        l2,
+        found.problem.event(trial.candidate),
+        found.problem.promise,
+        found.public.facts.clients,
+        found.public.predict(trial, found.searched.worlds),
+        _l2(found.public),
     )

@@ -158,7 +158,10 @@ class Population:
     @cached_property
     def probabilities(self) -> Floats:
         """Of the strengths of a regulariser: by the likelihood of records that were left out."""
-        n, losses = len(self.pool.features), np.array([self._elsewhere(float(s)) for s in STRENGTHS])
+        n, losses = (
+            len(self.pool.features),
+            np.array([self._elsewhere(float(s)) for s in STRENGTHS]),
+        )
         evidence = -n * losses if self.labelled else -n / 2 * np.log(losses)
         probabilities = np.exp(evidence - evidence.max())
         probabilities[probabilities < 1e-3] = 0

@@ -32,9 +32,12 @@ LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 class PlanningProblem(Protocol):
     """A question, worlds, and what can be tried."""
 
-    worlds: Worlds
-    promise: Promise
-    facts: Facts
+    @property
+    def worlds(self) -> Worlds: ...
+    @property
+    def promise(self) -> Promise: ...
+    @property
+    def facts(self) -> Facts: ...
 
     def lines(self) -> "list[Line]":
         """What a table compares: the best plan of each is sought."""
@@ -77,8 +80,8 @@ class Line:
 
     @property
     def origin(self) -> str:
-        place = "" if self.place.unit == "client" else f"noise in {self.place.noise_in}, "
-        return f"{place}{self.algorithm}, {'from the public model' if self.warm else 'cold'}"
+        place = "" if self.place.unit == "client" else f"{self.place.noise_in}: "
+        return f"{place}{self.algorithm}{', warm' if self.warm else ''}"
 
 
 def _starts(worlds: Worlds) -> list[bool]:
@@ -162,8 +165,7 @@ class ClientProblem:
             near += [replace(candidate, clip=candidate.clip * f) for f in (2**-0.5, 2**0.5)]
             if not question.iterations:  # as far in more and shorter, or fewer and longer rounds
                 near += [
-                    replace(candidate, rounds=k, clip=candidate.clip * K / k)
-                    for k in _beside(K, 2)
+                    replace(candidate, rounds=k, clip=candidate.clip * K / k) for k in _beside(K, 2)
                 ]
         elif question.gamma is None:
             gammas = (candidate.gamma / 2, candidate.gamma * 2)
@@ -327,7 +329,7 @@ class RecordProblem:
         fewer = math.sqrt(number / self.facts.clients)
         clients: Any = self.worlds.rows[0].clients
         sizes, real = clients.sizes, self.facts.sizes or (1,)
-        order = {size: event for size, event in zip(real, _all(events, len(real)), strict=True)}
+        order = dict(zip(real, _all(events, len(real)), strict=True))
         sigmas = []
         for size, own in zip(sizes, self.worlds.sizes, strict=True):
             sigma = self.promise.client_sigma(order[own].sigma, self.facts.clients) * fewer

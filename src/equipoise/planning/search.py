@@ -98,7 +98,7 @@ class Searched:
 
     def best_of(self, line: Line) -> list[Trial]:
         """The best trial of a line, if it has any."""
-        return self.best(1, lambda candidate: _of(candidate, line))
+        return self.best(1, _in(line))
 
     def best(self, count: int, among: Callable[[Candidate], bool] = lambda c: True) -> list[Trial]:
         scores = self.scores()
@@ -128,14 +128,14 @@ def search(
     first: list[Candidate] = []
     for line in lines:
         leader = _leader(lines, line)
-        best = begun.best(2 * BEAM, lambda c, leader=leader: _of(c, leader))
+        best = begun.best(2 * BEAM, _in(leader))
         first += [_moved(trial.candidate, line) for trial in best]
     _follow(problem, followed, lines, first, effort.follow, purse)
     progress(0.8)
     ended = _tried(problem, effort.end, measure)
     final = {_name(t.candidate): t.candidate for t in followed.best(4)}
     for line in lines:
-        for trial in followed.best(1, lambda c, line=line: _of(c, line)):
+        for trial in followed.best_of(line):
             final.setdefault(_name(trial.candidate), trial.candidate)
     ended.add(_try(problem, ended, final.values(), effort.end, Purse(math.inf)))
     progress(1.0)
@@ -152,12 +152,9 @@ def _moved(candidate: Candidate, line: Line) -> Candidate:
     return replace(candidate, algorithm=line.algorithm, options=line.options)
 
 
-def _of(candidate: Candidate, line: Line) -> bool:
-    return (candidate.algorithm, candidate.noise_in, candidate.warm) == (
-        line.algorithm,
-        line.place.noise_in,
-        line.warm,
-    )
+def _in(line: Line) -> Callable[[Candidate], bool]:
+    of_line = line.algorithm, line.place.noise_in, line.warm
+    return lambda c: (c.algorithm, c.noise_in, c.warm) == of_line
 
 
 def _tried(problem: PlanningProblem, stage: Stage, measure: Measure) -> Searched:
@@ -214,7 +211,7 @@ def _follow(
             break
         least, new = value, []
         for line in lines:
-            leaders = tried.best(BEAM, lambda c, line=line: _of(c, line))
+            leaders = tried.best(BEAM, _in(line))
             if leaders and tried.score(leaders[0]) <= hopeless * tried.score(best):
                 for leader in leaders:
                     new += problem.neighbours(replace(leader.candidate, returns="last"))

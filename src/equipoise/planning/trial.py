@@ -27,6 +27,7 @@ from equipoise.privacy.mechanisms.mechanism import Mechanism
 from equipoise.privacy.noise import NoiseSource
 from equipoise.privacy.samplers import Law
 from equipoise.seeds import stream
+from equipoise.settings import Returns
 
 AT_ONCE = 4_000_000  # numbers in the clients' models of one computation
 
@@ -164,9 +165,7 @@ def _key(candidate: Candidate) -> tuple[Any, ...]:
     )
 
 
-def _run(
-    worlds: Worlds, plans: list[Candidate], levels: list[Level], seeds: range
-) -> list[Trial]:
+def _run(worlds: Worlds, plans: list[Candidate], levels: list[Level], seeds: range) -> list[Trial]:
     first, noise = plans[0], TrialNoise(len(worlds.rows), seeds)
     clip = _column([plan.clip for plan in plans])
     start = worlds.start(first.warm)[:, None, None]
@@ -182,6 +181,7 @@ def _run(
     for round in averaged(server_rounds(x, schedule, fleet, gamma)):
         for p, plan in enumerate(plans):
             if plan.rounds == round.number:
+                assert round.average is not None
                 last[:, p], averages[:, p] = round.x[:, p], round.average[:, p]
     return [
         trial
@@ -191,7 +191,9 @@ def _run(
 
 
 def _returned(worlds: Worlds, plan: Candidate, last: Tensor, average: Tensor) -> list[Trial]:
-    models = {"last": last} if plan.rounds == 1 else {"last": last, "average": average}
+    models: dict[Returns, Tensor] = {"last": last}
+    if plan.rounds > 1:
+        models["average"] = average
     return [
         Trial(replace(plan, returns=returns), x, _finite(worlds.excess(x)))
         for returns, x in models.items()

@@ -274,7 +274,7 @@ def _of_records(
     assert task.L is not None
     assert task.mu is not None
     kind: Kind = "real records"
-    sentences = (*known.sentences, *task.public)
+    sentences = (*task.public,)
     outputs, features = task.shapes["weight"]
     norm = math.sqrt(max(0.0, (task.L - task.mu) / private.link.curvature - 1))
     pools = [task.pool] * count
@@ -284,9 +284,7 @@ def _of_records(
             for w in range(count)
         ]
         kind = "made up"
-        sentences += (
-            "nothing else: the worlds have made-up records, which predict no error",
-        )
+        sentences += ("nothing else: the worlds have made-up records, which predict no error",)
     rows, l2 = [], private.l2
     chosen, few = _stand_ins(known, len(private.sizes)), features * outputs > LARGE
     seen = _seen(task) if kind == "real records" else None
@@ -296,9 +294,10 @@ def _of_records(
         sizes = _sizes(known, chosen, features * outputs, rng)
         skew = known.skews[w % len(known.skews)]
         rows.append(_world(truth, skew, sizes, l2, task.x0, kind == "real records", rng))
-    width = max(row.clients.features.shape[1] for row in rows)
+    tables = [cast(LinearClients, row.clients) for row in rows]
+    width = max(clients.features.shape[1] for clients in tables)
     rows = [_padded(row, width) for row in rows]
-    longest = min(_longest_step(row.clients) for row in rows)
+    longest = min(map(_longest_step, tables))
     real = tuple(known.guess if known.sizes is None else known.sizes[i] for i in chosen)
     return Worlds(
         tuple(rows),
@@ -319,9 +318,7 @@ def _stand_ins(known: Known, clients: int) -> list[int]:
     return [order[round(place)] for place in np.linspace(0, clients - 1, number)]
 
 
-def _sizes(
-    known: Known, chosen: list[int], width: int, rng: np.random.Generator
-) -> list[int]:
+def _sizes(known: Known, chosen: list[int], width: int, rng: np.random.Generator) -> list[int]:
     """Records of the stand-ins: the clients' own numbers, or a guess that may be twice too large
     or too small; no more than a table should have."""
     if known.sizes is None:
@@ -434,4 +431,3 @@ def _longest_step(clients: LinearClients) -> float:
     weighted = clients.features * clients.weights.sqrt().unsqueeze(-1)
     largest = torch.linalg.matrix_norm(weighted, 2).square().max()
     return 1 / (bend * float(largest) + clients.l2)
-

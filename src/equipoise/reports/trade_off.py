@@ -15,8 +15,8 @@ from equipoise.settings import Settings
 LIBRARY = {".png": "matplotlib", ".svg": "matplotlib", ".html": "plotly"}
 TITLE = "What a privacy budget buys"
 PLANS = "best private plan (rounds × local steps)"
-UNTRAINED, PUBLIC = "without training", "public records alone"
-COLOUR = {PLANS: "#0072B2", UNTRAINED: "#555555", PUBLIC: "#009E73"}
+UNTRAINED, PUBLIC, SILO = "without training", "public records alone", "each silo alone"
+COLOUR = {PLANS: "#0072B2", UNTRAINED: "#555555", PUBLIC: "#009E73", SILO: "#D55E00"}
 UNIT = {
     "client": "all data of one client",
     "record": "one record of one client",
@@ -50,8 +50,9 @@ class Point(NamedTuple):
 
     epsilon: float
     predicted: float
-    margin: float
-    """Two standard errors of the prediction."""
+    low: float
+    high: float
+    """Where 90 % of the worlds lie."""
     schedule: str
     """Rounds × local steps."""
 
@@ -77,8 +78,10 @@ class TradeOff(NamedTuple):
         return [point.predicted for point in self.points]
 
     @property
-    def margins(self) -> list[float]:
-        return [point.margin for point in self.points]
+    def margins(self) -> tuple[list[float], list[float]]:
+        """How far the interval reaches below and above."""
+        below = [max(0.0, point.predicted - point.low) for point in self.points]
+        return below, [max(0.0, point.high - point.predicted) for point in self.points]
 
 
 def check_picture(path: Path) -> None:
@@ -150,15 +153,22 @@ def _measure(plans: list[Plan]) -> str:
 def _point(plan: Plan, measure: str) -> Point:
     option = plan.chosen
     assert option
-    mean, error = getattr(option.predicted, measure), getattr(option.predicted, f"{measure}_se")
-    return Point(plan.epsilon, mean, 2 * error, f"{option.rounds} × {option.local_steps}")
+    mean, interval = getattr(option.predicted, measure), option.predicted.interval(measure)
+    assert interval
+    return Point(plan.epsilon, mean, *interval, f"{option.rounds} × {option.local_steps}")
 
 
 def _references(plan: Plan, measure: str) -> list[Reference]:
     """Those that are known: an excess loss of public records alone is not."""
     untrained, alone = getattr(plan.untrained, measure), getattr(plan.public_only, measure, None)
     known = [] if untrained is None else [Reference(UNTRAINED, untrained, "dash", "--")]
-    return known if alone is None else [*known, Reference(PUBLIC, alone, "dot", ":")]
+    if alone is not None:
+        known.append(Reference(PUBLIC, alone, "dot", ":"))
+    for way in plan.ways:
+        error = getattr(way.predicted, measure)
+        if way.name == SILO and error is not None:
+            known.append(Reference(SILO, error, "dashdot", "-."))
+    return known
 
 
 def _promise(plan: Plan) -> list[str]:
@@ -233,7 +243,7 @@ def _draw_points(axes: Any, shown: TradeOff) -> None:
 
 
 def _y_label(shown: TradeOff) -> str:
-    return f"predicted {shown.measure} (± 2 standard errors)"
+    return f"predicted {shown.measure} (bars: 90 % of worlds)"
 
 
 def html_picture(shown: TradeOff) -> str:
@@ -244,7 +254,11 @@ def html_picture(shown: TradeOff) -> str:
         graph_objects.Scatter(
             x=shown.epsilons,
             y=shown.predicted,
-            error_y={"array": shown.margins},
+            error_y={
+                "symmetric": False,
+                "arrayminus": shown.margins[0],
+                "array": shown.margins[1],
+            },
             text=[point.schedule for point in shown.points],
             mode="lines+markers+text",
             textposition="top right",

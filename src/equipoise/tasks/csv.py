@@ -144,6 +144,12 @@ def tables_measure(files: tuple[str, ...], bounds: str, label: str) -> Measure:
     return linear_measure(table, model.link)
 
 
+def own_records(options: TaskOptions, path: str) -> tuple[Table, Link]:
+    """The records of one client's own file, for its own use."""
+    model = _model(options)
+    return _read_table(path, model), model.link
+
+
 def _model(options: TaskOptions) -> Model:
     require(
         options.bounds is not None,
@@ -295,5 +301,6 @@ SPEC = TaskSpec(
     load_client=table_alone,
     load_to_plan=tables_to_plan,
     measure=tables_measure,
+    own_records=own_records,
     own_files=True,
 )

@@ -141,7 +141,7 @@ class LinearClients:
         outputs = torch.einsum("...nf,...kf->...nk", self.features, self._matrix(x))
         residual = self.link.residual(outputs, self.targets)
         length = residual.norm(dim=-1, keepdim=True) * self.features.norm(dim=-1, keepdim=True)
-        if isinstance(C, Tensor) and C.dim():  # against [..., clients, d]; here records come between
+        if isinstance(C, Tensor) and C.dim():  # against [..., clients, d]: records come between
             C = C.unsqueeze(-1).to(residual.dtype)
         threshold = C * (1 - 1e-12) if residual.dtype == torch.float64 else C * (1 - 1e-5)
         residual = residual * (threshold / length).clamp(max=1.0).nan_to_num(0.0)

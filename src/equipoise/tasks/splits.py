@@ -92,7 +92,8 @@ def _bounds(pools: list[list[int]], wanted: NDArray[np.float64]) -> NDArray[np.f
     left = np.array([len(pool) > 0 for pool in pools])
     weights = np.where(left, wanted + 1e-12, 0)
     bounds: NDArray[np.float64] = (weights / weights.sum()).cumsum()
-    return bounds / bounds[-1]
+    bounds /= bounds[-1]
+    return bounds
 
 
 def parse_split(split: str | None) -> float:

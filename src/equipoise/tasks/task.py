@@ -273,6 +273,7 @@ class TaskSpec:
                   deals records that lie together
     load_to_plan  the task as a planner may see it: without any private record
     measure       (files, reading) -> Measure, for tasks that read files of one's own
+    own_records   the records of one file of a client, and their link, for that client's own use
     own_files     whether private records come from files of the user
     pools_itself  whether a planner may take some of its records for public without being told:
                   only of a public benchmark
@@ -284,6 +285,7 @@ class TaskSpec:
     load_client: Callable[[TaskOptions, int], Task] | None = None
     load_to_plan: Callable[[TaskOptions], Task] | None = None
     measure: Callable[..., Measure] | None = None
+    own_records: Callable[[TaskOptions, str], tuple[Table, Any]] | None = None
     own_files: bool = False
     pools_itself: bool = False
 
