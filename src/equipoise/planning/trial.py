@@ -100,9 +100,8 @@ class NoisyMean:
 
     def exchange(self, broadcast: Broadcast) -> Tensor:
         mean = self.fleet.exchange(broadcast)
-        return mean + self.sigma * torch.tensor(
-            self.noise.normals(broadcast.round, tuple(mean.shape))
-        )
+        normals = torch.tensor(self.noise.normals(broadcast.round, tuple(mean.shape)))
+        return mean + (self.sigma * normals).to(mean.dtype)
 
 
 class Noised(NamedTuple):

@@ -1,0 +1,651 @@
+"""Plans for networks: the real algorithm, rehearsed on public records with the real run's noise.
+
+The public pool is split in three: records that stand-ins for the clients hold, records that the
+public model is trained on, and records that judge. Every record plays each part in turn
+(docs/planning.md).
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from equipoise.algorithms.schedule import divisors_of, periodic
+from equipoise.errors import InvalidValue, UserCode, require
+from equipoise.facts import Facts
+from equipoise.fleets import averaged, server_rounds
+from equipoise.planning.bounds import trainability, trainability_of_gradients
+from equipoise.planning.candidates import Candidate
+from equipoise.planning.outlook import (
+    NOT_TRAINING,
+    PUBLIC_ALONE,
+    SILO_ALONE,
+    Judged,
+    Tried,
+    predicted,
+    verdict_of,
+)
+from equipoise.planning.plan import Option, Plan, Prediction, Question, Way
+from equipoise.planning.problems import AS_GOOD, Line, settings_of
+from equipoise.planning.question import JudgeBy
+from equipoise.planning.trial import Noised, noisy_fleet
+from equipoise.planning.worlds import GUESSED_RECORDS
+from equipoise.privacy.events import Event
+from equipoise.privacy.mechanisms.catalogue import mechanism
+from equipoise.privacy.noise import SimulatedNoise
+from equipoise.privacy.promise import Promise
+from equipoise.result import PublicOnly
+from equipoise.seeds import stream
+from equipoise.settings import Run
+from equipoise.tasks.network import ModelClients, measure
+from equipoise.tasks.own import constant_error
+from equipoise.tasks.public import public_model, public_only
+from equipoise.tasks.splits import Indices, Minibatches, parse_split
+from equipoise.tasks.task import Task
+
+FEWEST_RECORDS = 12  # of a pool on which anything can be rehearsed
+PARTS = 3  # of the pool: to hold, to teach the public model, to judge
+LARGE = 10_000  # parameters: fewer and shorter rehearsals beyond
+MANY_RECORDS = 600  # of a pool of which one part judges well enough to begin with
+SPLITS = 9, 6  # on which the best plans are rehearsed; of a large model
+STAND_INS = 10, 5
+LONGEST = 512, 256  # local steps of a plan
+MOST_RECORDS = 256  # of a stand-in
+STEP_RECORDS = 128  # of all stand-ins in a local step where gradients of single records are clipped
+EPOCHS = 20  # of training a public model that has minibatches
+PASSES = 10  # of a plan for records through all records of a client that has minibatches
+WAYS = (0.5, 1.5, 5.0)  # how far to go, in distances from the start to what the pool teaches
+HOPELESS = 0.15  # more error than the best so far: not tried on another split
+TURNS, BEAM = 2, 2
+FINALISTS = 4
+LOSS = 0.01  # of the loss is added to the error: of plans with equal errors the more certain wins
+
+
+def can_rehearse(task: Task) -> bool:
+    """Whether there are public records enough."""
+    return isinstance(task.pool, ModelClients) and task.pool.sizes[0] >= FEWEST_RECORDS
+
+
+def check_question(question: Question, task: Task) -> None:
+    """Refuse what has no meaning for a network."""
+    for name in ("skew", "records"):
+        require(
+            getattr(question, name) is None,
+            f"{name} with task={task.name}, a network: it belongs to tables; leave it out",
+        )
+    require(
+        question.judge_by is None or can_rehearse(task),
+        f"for={question.judge_by} with task={task.name}, a network without a public pool of at "
+        f"least {FEWEST_RECORDS} records, for which nothing is tried: leave it out, or give a pool "
+        "(--public-records n, or pool in a task file)",
+    )
+    require(
+        question.judge_by != "auroc",
+        f"for=auroc with task={task.name}, a network: its plans are chosen by error or loss",
+    )
+
+
+class Split(NamedTuple):
+    """One world: the stand-ins of a cold and of a warm start, where these begin, what all records
+    that do not judge would teach, and those that judge."""
+
+    stand_ins: tuple[ModelClients, ModelClients]
+    starts: tuple[Tensor, Tensor]
+    taught: Tensor
+    judges: ModelClients
+    free: Indices
+    """The records that do not judge."""
+
+    def judge(self, x: Tensor) -> tuple[float, float]:
+        """Error and loss."""
+        held = self.judges
+        with UserCode() as tried:
+            found = measure(held.model, held.loss, held.metric, held.data, x)
+            error, loss = float(found.error), float(found.loss)
+            return (error if math.isfinite(error) else 1.0), min(loss, 1e6) if loss == loss else 1e6
+        raise InvalidValue(
+            f"model, loss and metric fail on the public pool: {tried.kind_and_place}"
+        )
+
+
+class Rehearsed(NamedTuple):
+    """A plan, or another way to go, and its errors and losses [splits]."""
+
+    candidate: Candidate | None
+    errors: Tensor
+    losses: Tensor
+
+    def by(self, what: JudgeBy) -> Tensor:
+        return self.errors if what == "error" else self.losses
+
+    def score(self, what: JudgeBy) -> float:
+        return float(self.by(what).mean() + LOSS * self.losses.clamp_max(10).mean())
+
+
+@dataclass(frozen=True)
+class Public:
+    """All that is known of a network: the public side of its task. The same for all budgets."""
+
+    question: Question
+    task: Task
+    facts: Facts
+    pool: ModelClients
+    made: dict[int, Split] = field(default_factory=dict)
+
+    @property
+    def large(self) -> bool:
+        return self.facts.dimension > LARGE
+
+    @property
+    def records(self) -> int:
+        return self.pool.sizes[0]
+
+    @property
+    def size(self) -> int:
+        """Records of a client in the mean; a guess where that is private."""
+        sizes = self.facts.sizes
+        return round(sum(sizes) / len(sizes)) if sizes else GUESSED_RECORDS
+
+    @property
+    def first(self) -> range:
+        """Splits to begin with: of a small pool those in which every record judges once."""
+        return range(1 if self.records >= MANY_RECORDS else PARTS)
+
+    @property
+    def final(self) -> range:
+        return range(PARTS, PARTS + SPLITS[self.large])
+
+    def split(self, number: int) -> Split:
+        if number not in self.made:
+            self.made[number] = self._split(number)
+        return self.made[number]
+
+    def _split(self, number: int) -> Split:
+        deal, part = divmod(number, PARTS)
+        order = stream(self.question.seed, "rehearsal", deal).permutation(self.records)
+        parts = [order[(part + i) % PARTS :: PARTS] for i in range(PARTS)]
+        free = np.concatenate(parts[1:])
+        public = self._model(parts[1])
+        return Split(
+            (self._stand_ins(free, number), self._stand_ins(parts[2], number)),
+            (self.task.x0, public),
+            self._model(free),
+            self._holding([parts[0]], None),
+            free,
+        )
+
+    def alone(self, split: Split) -> Tensor:
+        """What a silo's own records would teach it."""
+        return self._model(split.free[: self.size])
+
+    def _model(self, chosen: Indices) -> Tensor:
+        """Trained as the public model is."""
+        batch, steps = self.task.batch, self.task.iterations
+        if batch:
+            steps = min(steps, math.ceil(EPOCHS * len(chosen) / batch))
+        return public_model(
+            replace(self.task, pool=self._holding([chosen], batch), iterations=steps)
+        )
+
+    def _stand_ins(self, chosen: Indices, number: int) -> ModelClients:
+        rng = stream(self.question.seed, "stand-ins", number)
+        if self.question.unit == "record":  # what a step's sample is drawn from
+            count, size = min(self.facts.clients, 2), min(self.size, MOST_RECORDS, len(chosen))
+        else:
+            count = min(self.facts.clients, STAND_INS[self.large])
+            size = max(min(self.size, MOST_RECORDS), self.task.batch or 1)
+        weights = self._weights(chosen, count, rng)
+        held = [rng.choice(chosen, size=size, p=weight) for weight in weights]
+        return self._holding(held, self.task.batch)
+
+    def _weights(self, chosen: Indices, count: int, rng: np.random.Generator) -> list[Any]:
+        """How likely each record is to be drawn by each stand-in, whose labels may be skewed."""
+        split = self.question.split or ""
+        if not split.startswith("dirichlet"):
+            return [None] * count
+        _, labels, counts = np.unique(
+            self.pool.data[0][1][torch.from_numpy(chosen)].numpy(),
+            return_inverse=True,
+            return_counts=True,
+        )
+        shares = counts / counts.sum()
+        drawn = rng.dirichlet(parse_split(split) * shares + 1e-9, size=count)
+        weights = (drawn / counts)[:, labels]
+        return list(weights / weights.sum(1, keepdims=True))
+
+    def _holding(self, held: list[Indices], batch: int | None) -> ModelClients:
+        inputs, targets = self.pool.data[0]
+        index = [torch.from_numpy(chosen) for chosen in held]
+        none = tuple(torch.zeros(len(chosen), dtype=torch.bool) for chosen in held)
+        sizes = tuple(len(chosen) for chosen in held)
+        return replace(
+            self.pool,
+            data=tuple((inputs[chosen], targets[chosen]) for chosen in index),
+            minibatches=Minibatches(self.question.seed, batch, sizes) if batch else None,
+            unreadable=none,
+            useless=none,
+        )
+
+    def length(self, warm: bool) -> float:
+        """Of the gradient of one record at the start, in the median."""
+        split = self.split(0)
+        alone = self._holding([split.free[i : i + 1] for i in range(min(32, len(split.free)))], None)
+        x = split.starts[warm]
+        gradients = alone.gradient(x.expand(len(alone.sizes), -1), 0)
+        return max(float(torch.linalg.vector_norm(gradients, dim=-1).median()), 1e-9)
+
+    def distance(self, warm: bool) -> float:
+        """From the start to what the pool teaches."""
+        split = self.split(0)
+        return max(float(torch.linalg.vector_norm(split.taught - split.starts[warm])), 1e-6)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One budget: what can be tried, and its noise."""
+
+    public: Public
+    promise: Promise
+    known: dict[tuple[Any, ...], list[Event]] = field(default_factory=dict)
+
+    @property
+    def question(self) -> Question:
+        return self.public.question
+
+    @property
+    def facts(self) -> Facts:
+        return self.public.facts
+
+    @property
+    def longest(self) -> int:
+        return self.question.iterations or min(
+            self.facts.iterations, LONGEST[self.public.large]
+        )
+
+    def lines(self) -> list[Line]:
+        """Places and algorithms that training takes, cold and warm; of several, refused ones are
+        left out."""
+        found, refusals = [], []
+        for place in self.question.mechanisms:
+            for name in self.question.algorithms:
+                line = Line(name, self.question.options_of(name), place, False)
+                try:
+                    self.events(line.candidate(1.0, 1, 1, 1.0))
+                except InvalidValue as refusal:
+                    refusals.append(refusal)
+                    continue
+                found += [replace(line, warm=warm) for warm in (False, True)]
+        if not found:
+            raise refusals[0]
+        return found
+
+    def events(self, candidate: Candidate) -> list[Event]:
+        """What protects each client's releases."""
+        run = self.run(candidate)
+        key = run.mechanism.noise_in, candidate.local_steps, candidate.rounds, run.sampling_rate
+        if (*key, run.clip) not in self.known:
+            schedule = (candidate.local_steps,) * candidate.rounds
+            self.known[*key, run.clip] = run.mechanism.events(run, self.facts, schedule)
+        return self.known[*key, run.clip]
+
+    def run(self, candidate: Candidate) -> Run:
+        return settings_of(candidate, self.promise, task=self.facts.task).resolve(self.facts)
+
+    def noise(self, candidate: Candidate) -> float:
+        """Standard deviation per coordinate of the mean over all clients: of their messages, or of
+        their mean gradients. Noise is proportional to the clip."""
+        once, clients = replace(candidate, clip=1.0), self.facts.clients
+        events, sizes = self.events(once), self.facts.sizes or (1,)
+        place = mechanism(self.promise.unit, candidate.noise_in)
+        if place.noises_message:
+            sigmas = [self.promise.client_sigma(event.sigma, clients) for event in events]
+        else:
+            sigmas = [e.sigma / (e.rate * n) for e, n in zip(events, sizes, strict=True)]
+        mean_square = sum(sigma**2 for sigma in sigmas) / len(sigmas)
+        return candidate.clip * math.sqrt(mean_square / clients)
+
+    def beginning(self, line: Line) -> list[Candidate]:
+        r = self.public.distance(line.warm)
+        if line.place.paid_per == "local step":
+            C = self.question.clip or self.public.length(line.warm) / 2
+            return [
+                self._sampled(line.candidate(2 * way * r / (K * C), 1, K, C))
+                for K in dict.fromkeys(self._steps())
+                for way in WAYS
+            ]
+        eta, gamma = self.facts.eta, self.question.gamma or 1.0
+        if self.question.clip:
+            gammas = [gamma] if self.question.gamma else [1.0, 0.25]
+            return [
+                line.candidate(eta, tau, K, self.question.clip, g)
+                for tau, K in self._paces()
+                for g in gammas
+            ]
+        return [
+            line.candidate(eta, tau, K, r * way / K, gamma)
+            for tau, K in self._paces()
+            for way in WAYS
+        ]
+
+    def _steps(self) -> list[int]:
+        T = self.longest
+        return [T] if self.question.iterations else [max(1, T // 16), max(1, T // 4), T]
+
+    def _paces(self) -> list[tuple[int, int]]:
+        """Local steps and rounds."""
+        T = self.longest
+        if self.question.iterations:
+            every = divisors_of(T)
+            few = dict.fromkeys((*every[:: max(1, len(every) // 4)], every[-1]))
+            return [(tau, T // tau) for tau in few]
+        return [(tau, K) for tau in (4, 16) for K in (1, 4, 16, 64) if tau * K <= T] or [(1, T)]
+
+    def _sampled(self, candidate: Candidate) -> Candidate:
+        """With as large a sample as PASSES allow: a smaller one saves work, not noise."""
+        if self.facts.batch is None:
+            return candidate
+        rate = min(1.0, PASSES / candidate.iterations)
+        return replace(candidate, sampling_rate=float(f"{rate:.3g}"))
+
+    def neighbours(self, candidate: Candidate) -> list[Candidate]:
+        tau, K, C, eta = candidate.local_steps, candidate.rounds, candidate.clip, candidate.eta
+        near, free = [], self.question.clip is None
+        by_step = mechanism(self.promise.unit, candidate.noise_in).paid_per == "local step"
+        near += [replace(candidate, eta=eta * f) for f in (0.5, 2.0)]
+        if by_step and free:  # as far, with longer or shorter gradients
+            near += [replace(candidate, clip=C * f, eta=eta / f) for f in (0.5, 2.0)]
+        elif free:
+            near += [replace(candidate, clip=C * f) for f in (0.5, 2.0)]
+        if self.question.iterations:
+            return near
+        for k in (K // 2, K * 2):
+            if k >= 1 and by_step:  # as far in more, or fewer, steps
+                near.append(self._sampled(replace(candidate, rounds=k, eta=eta * K / k)))
+            elif k >= 1:
+                near.append(replace(candidate, rounds=k, clip=C * K / k if free else C))
+        if not by_step:
+            near += [replace(candidate, local_steps=t) for t in (tau // 2, tau * 2) if t >= 1]
+        return [each for each in near if each.iterations <= self.longest]
+
+    def rehearse(self, candidate: Candidate, number: int) -> dict[str, tuple[float, float]]:
+        """Error and loss of what the plan can return, in one split."""
+        split = self.public.split(number)
+        clients, start = split.stand_ins[candidate.warm], split.starts[candidate.warm]
+        place = mechanism(self.promise.unit, candidate.noise_in)
+        noise, count, size = self.noise(candidate), len(clients.sizes), clients.sizes[0]
+        rate = 1.0 if place.noises_message else self._rate(candidate, count, size)
+        own = noise * math.sqrt(count) * (1.0 if place.noises_message else rate * size)
+        noised = Noised(place, own, noise, SimulatedNoise(number))
+        fleet = noisy_fleet(candidate, candidate.clip, clients, (rate,) * count, noised)
+        schedule = periodic(candidate.iterations, candidate.local_steps)
+        for round in averaged(server_rounds(start, schedule, fleet, candidate.gamma)):
+            last = round
+        found = {"last": split.judge(last.x)}
+        if candidate.rounds > 1:
+            assert last.average is not None
+            found["average"] = split.judge(last.average)
+        return found
+
+    def _rate(self, candidate: Candidate, count: int, size: int) -> float:
+        """Of stand-ins, whose samples together are as large as the clients', up to a limit."""
+        run = self.run(candidate)
+        batch = self.public.size * (run.sampling_rate or 1.0)
+        if run.sampling_rate is None and run.batch != "full":
+            batch = run.batch
+        together = min(batch * self.facts.clients, STEP_RECORDS)
+        return min(1.0, max(1.0, together / count) / size)
+
+    def option(self, origin: str, tried: Rehearsed) -> Option:
+        assert tried.candidate
+        event = self.events(tried.candidate)[0]
+        return tried.candidate.option(
+            origin, event, self.promise, self.facts.clients, self.prediction(tried)
+        )
+
+    def prediction(self, tried: Rehearsed) -> Prediction:
+        """The mean over splits, and what lies between the splits' deals, each of which lets every
+        record of the pool judge once; the pool and the test set are finite."""
+        deals = [values.reshape(-1, PARTS).mean(1, keepdim=True) for values in tried[1:]]
+        records = 1 / self.public.records + 1 / (self.public.task.test_records or math.inf)
+        return predicted(None, Judged(deals[0], deals[1], None), math.ceil(1 / records))
+
+    def nu2(self, candidate: Candidate) -> float | None:
+        if self.promise.unit == "client":
+            return trainability(self.promise, self.facts.clients, self.facts.dimension)
+        return trainability_of_gradients(self.run(candidate), self.facts)
+
+
+@dataclass
+class Search:
+    """Plans, rehearsed on the first splits, the best of them on others."""
+
+    problem: Problem
+    what: JudgeBy
+    progress: Callable[[float], None]
+
+    def best(self) -> list[Rehearsed]:
+        """All that was rehearsed on the last splits: the best of every line among them."""
+        problem, lines = self.problem, self.problem.lines()
+        first = self.problem.public.first
+        leaders = [line for line in lines if line.algorithm == lines[0].algorithm]
+        candidates = [each for line in leaders for each in problem.beginning(line)]
+        tried = self._try(candidates, first)
+        self.progress(0.4)
+        seen = {_name(each) for each in candidates}
+        for turn in range(TURNS):
+            near: dict[Any, Candidate] = {}
+            for warm in (False, True):
+                for each in self._ranked(tried, warm)[:BEAM]:
+                    assert each.candidate
+                    plan = replace(each.candidate, returns="last")
+                    near |= {_name(c): c for c in problem.neighbours(plan)}
+            tried += self._try([c for name, c in near.items() if name not in seen], first)
+            seen |= set(near)
+            self.progress(0.4 + 0.2 * (turn + 1))
+        return self._try(self._finalists(tried, lines), problem.public.final)
+
+    def _finalists(self, tried: list[Rehearsed], lines: list[Line]) -> list[Candidate]:
+        """The best few, and the best of either start with every algorithm."""
+        found: dict[Any, Candidate] = {}
+        for each in self._ranked(tried):
+            if len(found) < FINALISTS and each.candidate:
+                found[_name(each.candidate)] = replace(each.candidate, returns="last")
+        for line in lines:
+            for each in self._ranked(tried, line.warm)[:1]:
+                assert each.candidate
+                plan = replace(
+                    each.candidate, algorithm=line.algorithm, options=line.options, returns="last"
+                )
+                found.setdefault(_name(plan), plan)
+        return list(found.values())
+
+    def _ranked(self, tried: Iterable[Rehearsed], warm: bool | None = None) -> list[Rehearsed]:
+        """One of each plan, whatever it returns."""
+        ranked: dict[Any, Rehearsed] = {}
+        for each in sorted(tried, key=lambda each: each.score(self.what)):
+            assert each.candidate
+            if warm in (None, each.candidate.warm):
+                ranked.setdefault(_name(each.candidate), each)
+        return list(ranked.values())
+
+    def _try(self, candidates: list[Candidate], splits: range) -> list[Rehearsed]:
+        """On split after split; plans that do far worse than the best are left out on the way."""
+        results: list[dict[str, list[tuple[float, float]]]] = [{} for _ in candidates]
+        left = list(range(len(candidates)))
+        for number in splits:
+            for i in left:
+                for returns, value in self.problem.rehearse(candidates[i], number).items():
+                    results[i].setdefault(returns, []).append(value)
+            errors = {i: min(_mean_error(values) for values in results[i].values()) for i in left}
+            least = min(errors.values(), default=0.0)
+            if self.what == "error" and splits == self.problem.public.first:
+                left = [i for i in left if errors[i] <= least + HOPELESS]
+        found = []
+        for i in left:
+            for returns, values in results[i].items():
+                plan = replace(candidates[i], returns=returns)
+                found.append(Rehearsed(plan, *torch.tensor(values, dtype=torch.float64).T))
+        return found
+
+
+def _mean_error(values: list[tuple[float, float]]) -> float:
+    return sum(error for error, _ in values) / len(values)
+
+
+def _name(candidate: Candidate) -> tuple[Any, ...]:
+    """What tells plans apart, whatever they return."""
+    numbers = candidate.eta, candidate.clip, candidate.gamma, candidate.sampling_rate or 1.0
+    return (
+        candidate.algorithm,
+        candidate.noise_in,
+        candidate.warm,
+        candidate.local_steps,
+        candidate.rounds,
+        *(float(f"{number:.6g}") for number in numbers),
+    )
+
+
+def known_of(question: Question, task: Task) -> Public:
+    assert isinstance(task.pool, ModelClients)
+    pool = task.pool
+    inputs, targets = pool.data[0]
+    everything = slice(None)
+    pool = replace(pool, data=((inputs[everything], targets[everything]),))
+    return Public(question, task, task.facts(question.unit), pool)
+
+
+def plan_network(
+    public: Public,
+    untrained: float | None,
+    epsilon: float,
+    named: bool,
+    progress: Callable[[float], None],
+) -> Plan:
+    """The plan for one budget; `named`: of a task that `train` can load by its name."""
+    question, task, facts = public.question, public.task, public.facts
+    problem, what = Problem(public, question.promise(epsilon)), question.judge_by or "error"
+    ended = Search(problem, what, progress).best()
+    ended += _cheaper(problem, ended, what)
+    best = _chosen(problem, ended, what)
+    assert best.candidate
+    progress(0.95)
+    alone = public_only(task)
+    ways = _ways(problem, ended, best, untrained, alone.test_error if alone else None)
+    verdict, reason = verdict_of(ways, what)
+    shared = question.passed_on(facts.clients if named else None)
+    return Plan(
+        verdict=verdict,
+        reason=reason,
+        promise=problem.promise,
+        units=facts.units(question.unit),
+        nu2=problem.nu2(best.candidate),
+        chosen=problem.option("plan", best),
+        options=[
+            problem.option(line.origin, min(of_line, key=lambda each: each.score(what)))
+            for line in problem.lines()
+            if (of_line := [each for each in ended if _of(each, line)])
+        ],
+        untrained=Prediction(test_error=untrained),
+        public_only=PublicOnly(**alone._asdict()) if alone else None,
+        ways=[tried.way for tried in ways],
+        judged_by=what,
+        notes=_notes(public),
+        public=list(task.public),
+        settings=settings_of(
+            best.candidate, problem.promise, **{**shared, "task": question.task}
+        ),
+        version=version("equipoise"),
+    )
+
+
+def _of(tried: Rehearsed, line: Line) -> bool:
+    plan = tried.candidate
+    return plan is not None and (plan.algorithm, plan.noise_in, plan.warm) == (
+        line.algorithm,
+        line.place.noise_in,
+        line.warm,
+    )
+
+
+def _price(problem: Problem, candidate: Candidate) -> float:
+    return candidate.rounds * (candidate.local_steps + problem.question.round_cost)
+
+
+def _cheaper(problem: Problem, ended: list[Rehearsed], what: JudgeBy) -> list[Rehearsed]:
+    """The best plan with fewer rounds of more local steps, where rounds have a price and local
+    steps are what is paid for in noise."""
+    best = min(ended, key=lambda each: each.score(what)).candidate
+    assert best
+    place = mechanism(problem.promise.unit, best.noise_in)
+    if not problem.question.round_cost or place.paid_per == "round":
+        return []
+    T = best.iterations
+    plans = [
+        replace(best, local_steps=tau, rounds=T // tau, returns="last")
+        for tau in divisors_of(T)
+        if tau in (2, 4, 8, 16, T)
+    ]
+    return Search(problem, what, lambda share: None)._try(plans, problem.public.final)
+
+
+def _chosen(problem: Problem, ended: list[Rehearsed], what: JudgeBy) -> Rehearsed:
+    """The best; where rounds have a price, the cheapest of those about as good."""
+    least = min(each.score(what) for each in ended)
+    if not problem.question.round_cost:
+        return min(ended, key=lambda each: each.score(what))
+    good = [each for each in ended if each.score(what) <= AS_GOOD * least]
+    return min(good, key=lambda each: each.candidate and _price(problem, each.candidate) or 0.0)
+
+
+def _ways(
+    problem: Problem,
+    ended: list[Rehearsed],
+    best: Rehearsed,
+    untrained: float | None,
+    measured: float | None,
+) -> list[Tried]:
+    """Side by side, on the same splits. The public model there has a part of the pool, the
+    stand-ins of a warm start another, so that what private records add is seen."""
+    public, what = problem.public, problem.question.judge_by or "error"
+    splits = [public.split(number) for number in public.final]
+
+    def tried(name: str, found: Rehearsed, free: bool, measured: float | None = None) -> Tried:
+        way = Way(name=name, free=free, predicted=problem.prediction(found), measured=measured)
+        return Tried(way, found.by(what))
+
+    def judged(models: Callable[[Split], Tensor]) -> Rehearsed:
+        values = [split.judge(models(split)) for split in splits]
+        return Rehearsed(None, *torch.tensor(values, dtype=torch.float64).T)
+
+    start = judged(lambda split: split.starts[False])
+    constant = constant_error(public.pool.model, public.pool.metric, public.pool.data[0])
+    if constant is not None:
+        start = start._replace(errors=start.errors.clamp_max(constant))
+    ways = [tried(NOT_TRAINING, start, True, untrained)]
+    ways.append(tried(PUBLIC_ALONE, judged(lambda split: split.starts[True]), True, measured))
+    if public.facts.sizes and public.size <= len(splits[0].free):
+        ways.append(tried(SILO_ALONE, judged(public.alone), True))
+    for warm, name in ((False, "federated"), (True, "federated, warm start")):
+        of_start = [each for each in ended if each.candidate and each.candidate.warm == warm]
+        found = best if best in of_start else min(of_start, key=lambda each: each.score(what))
+        ways.append(tried(name, found, False))
+    return ways
+
+
+def _notes(public: Public) -> list[str]:
+    records = public.records
+    notes = [
+        f"ROUGH: rehearsed on {records} public records: a third is held by stand-ins, a third "
+        "teaches the public model, a third judges; with all of the pool and the clients' own "
+        "records errors will mostly be lower"
+    ]
+    if public.facts.sizes is None and public.task.batch is None:
+        notes.append(f"GUESSED: about {GUESSED_RECORDS} records a client")
+    if public.question.unit == "record":
+        notes.append("with noise in the gradients local steps save communication, not privacy")
+    return notes
