@@ -53,7 +53,7 @@ PARTS = 3  # of the pool: to hold, to teach the public model, to judge
 LARGE = 10_000  # parameters: fewer and shorter rehearsals beyond
 MANY_RECORDS = 600  # of a pool of which one part judges well enough to begin with
 SPLITS = 9, 6  # on which the best plans are rehearsed; of a large model
-STAND_INS = 10, 5
+STAND_INS = 6, 5
 LONGEST = 512, 256  # local steps of a plan
 MOST_RECORDS = 256  # of a stand-in
 STEP_RECORDS = 128  # of all stand-ins in a local step where gradients of single records are clipped
@@ -63,6 +63,7 @@ WAYS = (0.5, 1.5, 5.0)  # how far to go, in distances from the start to what the
 HOPELESS = 0.15  # more error than the best so far: not tried on another split
 TURNS, BEAM = 2, 2
 FINALISTS = 4
+WORLDS = 64
 LOSS = 0.01  # of the loss is added to the error: of plans with equal errors the more certain wins
 
 
@@ -183,6 +184,12 @@ class Public:
         """What a silo's own records would teach it."""
         return self._model(split.free[: self.size])
 
+    def judged(self, models: Callable[[Split], Tensor]) -> "Rehearsed":
+        """Of a model for each of the last splits."""
+        splits = [self.split(number) for number in self.final]
+        values = [split.judge(models(split)) for split in splits]
+        return Rehearsed(None, *torch.tensor(values, dtype=torch.float64).T)
+
     def _model(self, chosen: Indices) -> Tensor:
         """Trained as the public model is."""
         batch, steps = self.task.batch, self.task.iterations
@@ -200,7 +207,8 @@ class Public:
             count = min(self.facts.clients, STAND_INS[self.large])
             size = max(min(self.size, MOST_RECORDS), self.task.batch or 1)
         weights = self._weights(chosen, count, rng)
-        held = [rng.choice(chosen, size=size, p=weight) for weight in weights]
+        again = self.question.unit == "client" or weights[0] is not None
+        held = [rng.choice(chosen, size, replace=again, p=weight) for weight in weights]
         return self._holding(held, self.task.batch)
 
     def _weights(self, chosen: Indices, count: int, rng: np.random.Generator) -> list[Any]:
@@ -400,19 +408,21 @@ class Problem:
         together = min(batch * self.facts.clients, STEP_RECORDS)
         return min(1.0, max(1.0, together / count) / size)
 
-    def option(self, origin: str, tried: Rehearsed) -> Option:
+    def option(self, origin: str, tried: Rehearsed, gain: float) -> Option:
         assert tried.candidate
         event = self.events(tried.candidate)[0]
         return tried.candidate.option(
-            origin, event, self.promise, self.facts.clients, self.prediction(tried)
+            origin, event, self.promise, self.facts.clients, self.prediction(tried, gain)
         )
 
-    def prediction(self, tried: Rehearsed) -> Prediction:
-        """The mean over splits, and what lies between the splits' deals, each of which lets every
-        record of the pool judge once; the pool and the test set are finite."""
-        deals = [values.reshape(-1, PARTS).mean(1, keepdim=True) for values in tried[1:]]
-        records = 1 / self.public.records + 1 / (self.public.task.test_records or math.inf)
-        return predicted(None, Judged(deals[0], deals[1], None), math.ceil(1 / records))
+    def prediction(self, tried: Rehearsed, gain: float) -> Prediction:
+        """The mean, and where worlds and test sets lie. With more records than a rehearsal has, the
+        error may be lower by as much as the whole pool's model is better than that of a part."""
+        error, loss = (_worlds(values).unsqueeze(1) for values in (tried.errors, tried.losses))
+        found = predicted(None, Judged(error, loss, None), self.public.task.test_records)
+        low = max(0.0, (found.test_error_low or 0.0) - gain)
+        mean = float(tried.errors.mean())
+        return found.model_copy(update={"test_error": mean, "test_error_low": low})
 
     def nu2(self, candidate: Candidate) -> float | None:
         if self.promise.unit == "client":
@@ -482,15 +492,24 @@ class Search:
                 for returns, value in self.problem.rehearse(candidates[i], number).items():
                     results[i].setdefault(returns, []).append(value)
             errors = {i: min(_mean_error(values) for values in results[i].values()) for i in left}
-            least = min(errors.values(), default=0.0)
             if self.what == "error" and splits == self.problem.public.first:
-                left = [i for i in left if errors[i] <= least + HOPELESS]
+                least = {
+                    warm: min((errors[i] for i in left if candidates[i].warm == warm), default=0.0)
+                    for warm in (False, True)
+                }
+                left = [i for i in left if errors[i] <= least[candidates[i].warm] + HOPELESS]
         found = []
         for i in left:
             for returns, values in results[i].items():
                 plan = replace(candidates[i], returns=returns)
                 found.append(Rehearsed(plan, *torch.tensor(values, dtype=torch.float64).T))
         return found
+
+
+def _worlds(values: Tensor) -> Tensor:
+    """Means over as many splits as let every record judge once, drawn again and again."""
+    draws = stream(0, "rehearsed worlds").integers(len(values), size=(WORLDS, PARTS))
+    return values[torch.from_numpy(draws)].mean(1)
 
 
 def _mean_error(values: list[tuple[float, float]]) -> float:
@@ -535,7 +554,12 @@ def plan_network(
     assert best.candidate
     progress(0.95)
     alone = public_only(task)
-    ways = _ways(problem, ended, best, untrained, alone.test_error if alone else None)
+    taught = public.judged(lambda split: split.starts[True])
+    whole = public.judged(lambda split: split.taught).errors.mean()
+    whole = alone.test_error if alone else float(whole)
+    gain = max(0.0, float(taught.errors.mean()) - whole)
+    measured = untrained, alone.test_error if alone else None
+    ways = _ways(problem, ended, best, gain, measured)
     verdict, reason = verdict_of(ways, what)
     shared = question.passed_on(facts.clients if named else None)
     return Plan(
@@ -544,9 +568,9 @@ def plan_network(
         promise=problem.promise,
         units=facts.units(question.unit),
         nu2=problem.nu2(best.candidate),
-        chosen=problem.option("plan", best),
+        chosen=problem.option("plan", best, gain),
         options=[
-            problem.option(line.origin, min(of_line, key=lambda each: each.score(what)))
+            problem.option(line.origin, min(of_line, key=lambda each: each.score(what)), gain)
             for line in problem.lines()
             if (of_line := [each for each in ended if _of(each, line)])
         ],
@@ -606,34 +630,36 @@ def _ways(
     problem: Problem,
     ended: list[Rehearsed],
     best: Rehearsed,
-    untrained: float | None,
-    measured: float | None,
+    gain: float,
+    measured: tuple[float | None, float | None],
 ) -> list[Tried]:
     """Side by side, on the same splits. The public model there has a part of the pool, the
-    stand-ins of a warm start another, so that what private records add is seen."""
+    stand-ins of a warm start another, so that what private records add is seen. `measured` are the
+    errors of not training and of the public model on the task's test records."""
     public, what = problem.public, problem.question.judge_by or "error"
-    splits = [public.split(number) for number in public.final]
 
-    def tried(name: str, found: Rehearsed, free: bool, measured: float | None = None) -> Tried:
-        way = Way(name=name, free=free, predicted=problem.prediction(found), measured=measured)
-        return Tried(way, found.by(what))
+    def tried(
+        name: str, found: Rehearsed, free: bool, gain: float, measured: float | None = None
+    ) -> Tried:
+        predicted = problem.prediction(found, gain)
+        way = Way(name=name, free=free, predicted=predicted, measured=measured)
+        return Tried(way, _worlds(found.by(what)))
 
-    def judged(models: Callable[[Split], Tensor]) -> Rehearsed:
-        values = [split.judge(models(split)) for split in splits]
-        return Rehearsed(None, *torch.tensor(values, dtype=torch.float64).T)
-
-    start = judged(lambda split: split.starts[False])
+    start = public.judged(lambda split: split.starts[False])
     constant = constant_error(public.pool.model, public.pool.metric, public.pool.data[0])
     if constant is not None:
         start = start._replace(errors=start.errors.clamp_max(constant))
-    ways = [tried(NOT_TRAINING, start, True, untrained)]
-    ways.append(tried(PUBLIC_ALONE, judged(lambda split: split.starts[True]), True, measured))
-    if public.facts.sizes and public.size <= len(splits[0].free):
-        ways.append(tried(SILO_ALONE, judged(public.alone), True))
+    taught = public.judged(lambda split: split.starts[True])
+    ways = [tried(NOT_TRAINING, start, True, 0.0, measured[0])]
+    ways.append(tried(PUBLIC_ALONE, taught, True, gain, measured[1]))
+    if public.facts.sizes and public.size <= len(public.split(public.final[0]).free):
+        ways.append(tried(SILO_ALONE, public.judged(public.alone), True, 0.0))
     for warm, name in ((False, "federated"), (True, "federated, warm start")):
         of_start = [each for each in ended if each.candidate and each.candidate.warm == warm]
-        found = best if best in of_start else min(of_start, key=lambda each: each.score(what))
-        ways.append(tried(name, found, False))
+        if best.candidate and best.candidate.warm == warm:
+            of_start = [best]
+        found = min(of_start, key=lambda each: each.score(what))
+        ways.append(tried(name, found, False, gain))
     return ways
 
 
