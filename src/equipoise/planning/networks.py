@@ -201,8 +201,9 @@ class Public:
 
     def _stand_ins(self, chosen: Indices, number: int) -> ModelClients:
         rng = stream(self.question.seed, "stand-ins", number)
-        if self.question.unit == "record":  # what a step's sample is drawn from
-            count, size = min(self.facts.clients, 2), min(self.size, MOST_RECORDS, len(chosen))
+        if self.question.unit == "record":  # with a round after each step, one is as good as many
+            count = min(self.facts.clients, 2 if self.question.round_cost else 1)
+            size = min(self.size * self.facts.clients, MOST_RECORDS, len(chosen))
         else:
             count = min(self.facts.clients, STAND_INS[self.large])
             size = max(min(self.size, MOST_RECORDS), self.task.batch or 1)
@@ -231,13 +232,16 @@ class Public:
         index = [torch.from_numpy(chosen) for chosen in held]
         none = tuple(torch.zeros(len(chosen), dtype=torch.bool) for chosen in held)
         sizes = tuple(len(chosen) for chosen in held)
-        return replace(
+        clients = replace(
             self.pool,
             data=tuple((inputs[chosen], targets[chosen]) for chosen in index),
             minibatches=Minibatches(self.question.seed, batch, sizes) if batch else None,
             unreadable=none,
             useless=none,
         )
+        if self.question.unit == "record":
+            vars(clients)["layout"] = self.pool.layout  # found out once, on made-up examples
+        return clients
 
     def length(self, warm: bool) -> float:
         """Of the gradient of one record at the start, in the median."""
