@@ -82,7 +82,7 @@ def grid(case: Case) -> Iterator[dict[str, Any]]:
                     "warm_start": warm
                 }
             continue
-        steps, clips = ((8, 16, 32, 64), (0.3, 1.0, 3.0)) if digits else ((64, 256), (1.0, 4.0))
+        steps, clips = ((8, 16, 32, 64), (0.3, 1.0, 3.0)) if digits else ((64, 256), (1.0,))
         for T, C, distance in product(steps, clips, (3.0, 9.0, 27.0)):
             rate = {} if digits else {"sampling_rate": float(f"{10 / T:.3g}")}
             eta = distance / (T * C)

@@ -1,8 +1,7 @@
 """Plans for networks: the real algorithm, rehearsed on public records with the real run's noise.
 
-The public pool is split in three: records that stand-ins for the clients hold, records that the
-public model is trained on, and records that judge. Every record plays each part in turn
-(docs/planning.md).
+The public pool is split: stand-ins for the clients hold a half, the public model is trained on a
+quarter, and a quarter judges; every record judges in turn (docs/planning.md).
 """
 
 import math
@@ -41,7 +40,7 @@ from equipoise.privacy.noise import SimulatedNoise
 from equipoise.privacy.promise import Promise
 from equipoise.result import PublicOnly
 from equipoise.seeds import stream
-from equipoise.settings import Run
+from equipoise.settings import Returns, Run
 from equipoise.tasks.network import ModelClients, measure
 from equipoise.tasks.own import constant_error
 from equipoise.tasks.public import public_model, public_only
@@ -49,21 +48,23 @@ from equipoise.tasks.splits import Indices, Minibatches, parse_split
 from equipoise.tasks.task import Task
 
 FEWEST_RECORDS = 12  # of a pool on which anything can be rehearsed
-PARTS = 3  # of the pool: to hold, to teach the public model, to judge
+PARTS = 4  # of the pool: one judges, one teaches the public model, the stand-ins hold the others
 LARGE = 10_000  # parameters: fewer and shorter rehearsals beyond
 MANY_RECORDS = 600  # of a pool of which one part judges well enough to begin with
-SPLITS = 9, 6  # on which the best plans are rehearsed; of a large model
+SPLITS = 8, 4  # on which the best plans are rehearsed; of a large model
 STAND_INS = 6, 5
 LONGEST = 512, 256  # local steps of a plan
 MOST_RECORDS = 256  # of a stand-in
-STEP_RECORDS = 128  # of all stand-ins in a local step where gradients of single records are clipped
-EPOCHS = 20  # of training a public model that has minibatches
+STEP_RECORDS = 64  # of all stand-ins in a local step where gradients of single records are clipped
+MOST_STEPS = 5000  # of training a public model
 PASSES = 10  # of a plan for records through all records of a client that has minibatches
 WAYS = (0.5, 1.5, 5.0)  # how far to go, in distances from the start to what the pool teaches
 HOPELESS = 0.15  # more error than the best so far: not tried on another split
-TURNS, BEAM = 2, 2
-FINALISTS = 4
+TURNS = 2
+BEAM = 2, 1  # plans of either start whose neighbours are tried
+FINALISTS = 4, 3
 WORLDS = 64
+OTHER_NOISE = 1000  # is added to seeds
 LOSS = 0.01  # of the loss is added to the error: of plans with equal errors the more certain wins
 
 
@@ -92,12 +93,10 @@ def check_question(question: Question, task: Task) -> None:
 
 
 class Split(NamedTuple):
-    """One world: the stand-ins of a cold and of a warm start, where these begin, what all records
-    that do not judge would teach, and those that judge."""
+    """One world: the stand-ins, where a cold and a warm start begin, and the records that judge."""
 
-    stand_ins: tuple[ModelClients, ModelClients]
+    stand_ins: ModelClients
     starts: tuple[Tensor, Tensor]
-    taught: Tensor
     judges: ModelClients
     free: Indices
     """The records that do not judge."""
@@ -159,7 +158,8 @@ class Public:
 
     @property
     def final(self) -> range:
-        return range(PARTS, PARTS + SPLITS[self.large])
+        """Others; of a large model, whose public model takes long to train, one deal must do."""
+        return range(SPLITS[True]) if self.large else range(PARTS, PARTS + SPLITS[False])
 
     def split(self, number: int) -> Split:
         if number not in self.made:
@@ -173,9 +173,8 @@ class Public:
         free = np.concatenate(parts[1:])
         public = self._model(parts[1])
         return Split(
-            (self._stand_ins(free, number), self._stand_ins(parts[2], number)),
+            self._stand_ins(np.concatenate(parts[2:]), number),
             (self.task.x0, public),
-            self._model(free),
             self._holding([parts[0]], None),
             free,
         )
@@ -183,6 +182,13 @@ class Public:
     def alone(self, split: Split) -> Tensor:
         """What a silo's own records would teach it."""
         return self._model(split.free[: self.size])
+
+    def gain(self, measured: float | None) -> float:
+        """By how much the error of the whole pool's model is lower than that of a part's."""
+        error = float(self.judged(lambda split: split.starts[True]).errors.mean())
+        if measured is None:
+            measured = float(self.judged(lambda split: self._model(split.free)).errors.mean())
+        return max(0.0, error - measured)
 
     def judged(self, models: Callable[[Split], Tensor]) -> "Rehearsed":
         """Of a model for each of the last splits."""
@@ -192,12 +198,9 @@ class Public:
 
     def _model(self, chosen: Indices) -> Tensor:
         """Trained as the public model is."""
-        batch, steps = self.task.batch, self.task.iterations
-        if batch:
-            steps = min(steps, math.ceil(EPOCHS * len(chosen) / batch))
-        return public_model(
-            replace(self.task, pool=self._holding([chosen], batch), iterations=steps)
-        )
+        pool = self._holding([chosen], self.task.batch)
+        steps = min(self.task.iterations, MOST_STEPS)
+        return public_model(replace(self.task, pool=pool, iterations=steps))
 
     def _stand_ins(self, chosen: Indices, number: int) -> ModelClients:
         rng = stream(self.question.seed, "stand-ins", number)
@@ -246,15 +249,18 @@ class Public:
     def length(self, warm: bool) -> float:
         """Of the gradient of one record at the start, in the median."""
         split = self.split(0)
-        alone = self._holding([split.free[i : i + 1] for i in range(min(32, len(split.free)))], None)
+        alone = self._holding(
+            [split.free[i : i + 1] for i in range(min(32, len(split.free)))], None
+        )
         x = split.starts[warm]
         gradients = alone.gradient(x.expand(len(alone.sizes), -1), 0)
         return max(float(torch.linalg.vector_norm(gradients, dim=-1).median()), 1e-9)
 
     def distance(self, warm: bool) -> float:
-        """From the start to what the pool teaches."""
-        split = self.split(0)
-        return max(float(torch.linalg.vector_norm(split.taught - split.starts[warm])), 1e-6)
+        """From the start to where training may end: as far as the public model went, or half of
+        that beyond it."""
+        cold, public = self.split(0).starts
+        return max(float(torch.linalg.vector_norm(public - cold)), 1e-6) / (2 if warm else 1)
 
 
 @dataclass(frozen=True)
@@ -275,16 +281,16 @@ class Problem:
 
     @property
     def longest(self) -> int:
-        return self.question.iterations or min(
-            self.facts.iterations, LONGEST[self.public.large]
-        )
+        return self.question.iterations or min(self.facts.iterations, LONGEST[self.public.large])
 
     def lines(self) -> list[Line]:
         """Places and algorithms that training takes, cold and warm; of several, refused ones are
         left out."""
         found, refusals = [], []
         for place in self.question.mechanisms:
-            for name in self.question.algorithms:
+            names = self.question.algorithms
+            # with a round after each local step algorithms hardly differ
+            for name in names[:1] if place.paid_per == "local step" else names:
                 line = Line(name, self.question.options_of(name), place, False)
                 try:
                     self.events(line.candidate(1.0, 1, 1, 1.0))
@@ -384,20 +390,22 @@ class Problem:
             near += [replace(candidate, local_steps=t) for t in (tau // 2, tau * 2) if t >= 1]
         return [each for each in near if each.iterations <= self.longest]
 
-    def rehearse(self, candidate: Candidate, number: int) -> dict[str, tuple[float, float]]:
-        """Error and loss of what the plan can return, in one split."""
+    def rehearse(
+        self, candidate: Candidate, number: int, seed: int
+    ) -> dict[Returns, tuple[float, float]]:
+        """Error and loss of what the plan can return, in one split, with the noise of a seed."""
         split = self.public.split(number)
-        clients, start = split.stand_ins[candidate.warm], split.starts[candidate.warm]
+        clients, start = split.stand_ins, split.starts[candidate.warm]
         place = mechanism(self.promise.unit, candidate.noise_in)
         noise, count, size = self.noise(candidate), len(clients.sizes), clients.sizes[0]
         rate = 1.0 if place.noises_message else self._rate(candidate, count, size)
         own = noise * math.sqrt(count) * (1.0 if place.noises_message else rate * size)
-        noised = Noised(place, own, noise, SimulatedNoise(number))
+        noised = Noised(place, own, noise, SimulatedNoise(seed))
         fleet = noisy_fleet(candidate, candidate.clip, clients, (rate,) * count, noised)
         schedule = periodic(candidate.iterations, candidate.local_steps)
         for round in averaged(server_rounds(start, schedule, fleet, candidate.gamma)):
             last = round
-        found = {"last": split.judge(last.x)}
+        found: dict[Returns, tuple[float, float]] = {"last": split.judge(last.x)}
         if candidate.rounds > 1:
             assert last.average is not None
             found["average"] = split.judge(last.average)
@@ -445,29 +453,29 @@ class Search:
     def best(self) -> list[Rehearsed]:
         """All that was rehearsed on the last splits: the best of every line among them."""
         problem, lines = self.problem, self.problem.lines()
-        first = self.problem.public.first
+        large = problem.public.large
         leaders = [line for line in lines if line.algorithm == lines[0].algorithm]
         candidates = [each for line in leaders for each in problem.beginning(line)]
-        tried = self._try(candidates, first)
+        tried = self._try(candidates)
         self.progress(0.4)
         seen = {_name(each) for each in candidates}
         for turn in range(TURNS):
             near: dict[Any, Candidate] = {}
             for warm in (False, True):
-                for each in self._ranked(tried, warm)[:BEAM]:
+                for each in self._ranked(tried, warm)[: BEAM[large]]:
                     assert each.candidate
                     plan = replace(each.candidate, returns="last")
                     near |= {_name(c): c for c in problem.neighbours(plan)}
-            tried += self._try([c for name, c in near.items() if name not in seen], first)
+            tried += self._try([c for name, c in near.items() if name not in seen])
             seen |= set(near)
             self.progress(0.4 + 0.2 * (turn + 1))
-        return self._try(self._finalists(tried, lines), problem.public.final)
+        return self._try(self._finalists(tried, lines), final=True)
 
     def _finalists(self, tried: list[Rehearsed], lines: list[Line]) -> list[Candidate]:
         """The best few, and the best of either start with every algorithm."""
         found: dict[Any, Candidate] = {}
         for each in self._ranked(tried):
-            if len(found) < FINALISTS and each.candidate:
+            if len(found) < FINALISTS[self.problem.public.large] and each.candidate:
                 found[_name(each.candidate)] = replace(each.candidate, returns="last")
         for line in lines:
             for each in self._ranked(tried, line.warm)[:1]:
@@ -487,16 +495,18 @@ class Search:
                 ranked.setdefault(_name(each.candidate), each)
         return list(ranked.values())
 
-    def _try(self, candidates: list[Candidate], splits: range) -> list[Rehearsed]:
+    def _try(self, candidates: list[Candidate], final: bool = False) -> list[Rehearsed]:
         """On split after split; plans that do far worse than the best are left out on the way."""
-        results: list[dict[str, list[tuple[float, float]]]] = [{} for _ in candidates]
+        results: list[dict[Returns, list[tuple[float, float]]]] = [{} for _ in candidates]
         left = list(range(len(candidates)))
-        for number in splits:
+        public, other = self.problem.public, OTHER_NOISE if final else 0
+        for number in public.final if final else public.first:
             for i in left:
-                for returns, value in self.problem.rehearse(candidates[i], number).items():
+                plan, seed = candidates[i], number + other
+                for returns, value in self.problem.rehearse(plan, number, seed).items():
                     results[i].setdefault(returns, []).append(value)
             errors = {i: min(_mean_error(values) for values in results[i].values()) for i in left}
-            if self.what == "error" and splits == self.problem.public.first:
+            if self.what == "error" and not final:
                 least = {
                     warm: min((errors[i] for i in left if candidates[i].warm == warm), default=0.0)
                     for warm in (False, True)
@@ -558,10 +568,7 @@ def plan_network(
     assert best.candidate
     progress(0.95)
     alone = public_only(task)
-    taught = public.judged(lambda split: split.starts[True])
-    whole = public.judged(lambda split: split.taught).errors.mean()
-    whole = alone.test_error if alone else float(whole)
-    gain = max(0.0, float(taught.errors.mean()) - whole)
+    gain = public.gain(alone.test_error if alone else None)
     measured = untrained, alone.test_error if alone else None
     ways = _ways(problem, ended, best, gain, measured)
     verdict, reason = verdict_of(ways, what)
@@ -584,9 +591,7 @@ def plan_network(
         judged_by=what,
         notes=_notes(public),
         public=list(task.public),
-        settings=settings_of(
-            best.candidate, problem.promise, **{**shared, "task": question.task}
-        ),
+        settings=settings_of(best.candidate, problem.promise, **{**shared, "task": question.task}),
         version=version("equipoise"),
     )
 
@@ -600,7 +605,9 @@ def _of(tried: Rehearsed, line: Line) -> bool:
     )
 
 
-def _price(problem: Problem, candidate: Candidate) -> float:
+def _price(problem: Problem, tried: Rehearsed) -> float:
+    candidate = tried.candidate
+    assert candidate
     return candidate.rounds * (candidate.local_steps + problem.question.round_cost)
 
 
@@ -618,7 +625,7 @@ def _cheaper(problem: Problem, ended: list[Rehearsed], what: JudgeBy) -> list[Re
         for tau in divisors_of(T)
         if tau in (2, 4, 8, 16, T)
     ]
-    return Search(problem, what, lambda share: None)._try(plans, problem.public.final)
+    return Search(problem, what, lambda share: None)._try(plans, final=True)
 
 
 def _chosen(problem: Problem, ended: list[Rehearsed], what: JudgeBy) -> Rehearsed:
@@ -627,7 +634,7 @@ def _chosen(problem: Problem, ended: list[Rehearsed], what: JudgeBy) -> Rehearse
     if not problem.question.round_cost:
         return min(ended, key=lambda each: each.score(what))
     good = [each for each in ended if each.score(what) <= AS_GOOD * least]
-    return min(good, key=lambda each: each.candidate and _price(problem, each.candidate) or 0.0)
+    return min(good, key=lambda each: _price(problem, each))
 
 
 def _ways(
@@ -650,7 +657,8 @@ def _ways(
         return Tried(way, _worlds(found.by(what)))
 
     start = public.judged(lambda split: split.starts[False])
-    constant = constant_error(public.pool.model, public.pool.metric, public.pool.data[0])
+    inputs, targets = (part[:] for part in public.pool.data[0])
+    constant = constant_error(public.pool.model, public.pool.metric, (inputs, targets))
     if constant is not None:
         start = start._replace(errors=start.errors.clamp_max(constant))
     taught = public.judged(lambda split: split.starts[True])
@@ -670,9 +678,9 @@ def _ways(
 def _notes(public: Public) -> list[str]:
     records = public.records
     notes = [
-        f"ROUGH: rehearsed on {records} public records: a third is held by stand-ins, a third "
-        "teaches the public model, a third judges; with all of the pool and the clients' own "
-        "records errors will mostly be lower"
+        f"ROUGH: rehearsed on {records} public records: half of them are held by stand-ins, a "
+        "quarter teaches the public model, a quarter judges; with all of the pool and the clients' "
+        "own records errors will mostly be lower"
     ]
     if public.facts.sizes is None and public.task.batch is None:
         notes.append(f"GUESSED: about {GUESSED_RECORDS} records a client")
