@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from equipoise import InvalidValue, plan, train
+from equipoise.planning import networks
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.networks import FEWEST_RECORDS, PARTS, Problem, known_of
 from equipoise.planning.outlook import NOT_TRAINING, PUBLIC_ALONE
@@ -46,8 +47,17 @@ def network(pool=24, spoilt=False, sizes=(RECORDS,) * CLIENTS, **options):
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def little_effort():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(networks, "STAND_INS", (2, 2))
+        patch.setattr(networks, "SPLITS", (4, 4))
+        patch.setattr(networks, "TURNS", 1)
+        yield
+
+
 @pytest.fixture(scope="module")
-def answer():
+def answer(little_effort):
     return plan(task=network(), **ASKED)
 
 
@@ -89,9 +99,10 @@ def test_what_the_user_says_is_respected():
     assert {option.algorithm for option in made.options} == {"dp-fedavg", "dp-scaffnew"}
 
 
+@pytest.mark.slow
 def test_records_in_minibatches_are_sampled():
     task = network(batch=4)
-    made = plan(task=task, **RECORD)
+    made = plan(task=task, **RECORD, iterations=16)
     result = train(made, task=task, anyway=True)
     assert result.run.sampling_rate == made.chosen.sampling_rate
     assert result.account.epsilon <= 8
@@ -175,13 +186,17 @@ def test_mechanisms_for_tables_are_refused():
 
 
 @pytest.mark.slow
-def test_digits_are_planned_from_forty_records(capsys, tmp_path):
+def test_digits_are_planned_from_forty_records(capsys, tmp_path, monkeypatch):
     """The realised error is far below that of the public records alone, as the verdict says."""
+    monkeypatch.setattr(networks, "STAND_INS", (6, 5))
+    monkeypatch.setattr(networks, "SPLITS", (8, 4))
+    monkeypatch.setattr(networks, "TURNS", 2)
     words = "--task digits-mlp --epsilon 3.3 --trust secure-aggregation".split()
     code, out, err = run_command(capsys, "plan", *words, "--json")
     assert code == 0, err
     path = tmp_path / "plan.json"
     path.write_text(out)
+    assert '"verdict": "train"' in out
     result = train(plan=path)
     assert result.run.public_records == 40
     assert result.test_error < 0.18
