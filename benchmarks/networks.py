@@ -74,8 +74,9 @@ def grid(case: Case) -> Iterator[dict[str, Any]]:
     digits = case.task == "digits-mlp"
     for warm in (False, True):
         if case.unit == "client":
-            paces = [(4, 4), (16, 4), (4, 16), (16, 1), (64, 1), (16, 2)]
-            etas = (0.5, 1.5) if digits else (0.03,)
+            paces = [(16, 4), (4, 16), (16, 1)]
+            paces += [(4, 4), (64, 1), (16, 2)] if digits else []
+            etas = (0.5, 1.5, 4.0) if digits else (0.03,)
             clips = (0.3, 1.0, 3.0)
             for (tau, K), C, eta in product(paces, clips, etas):
                 yield {"local_steps": tau, "iterations": tau * K, "clip": C, "eta": eta} | {
@@ -83,7 +84,10 @@ def grid(case: Case) -> Iterator[dict[str, Any]]:
                 }
             continue
         steps, clips = ((8, 16, 32, 64), (0.3, 1.0, 3.0)) if digits else ((64, 256), (1.0,))
-        for T, C, distance in product(steps, clips, (3.0, 9.0, 27.0)):
+        distances = (
+            (3.0, 9.0, 27.0, 81.0) if digits else (9.0, 27.0, 81.0) if warm else (81.0, 243.0)
+        )
+        for T, C, distance in product(steps, clips, distances):
             rate = {} if digits else {"sampling_rate": float(f"{10 / T:.3g}")}
             eta = distance / (T * C)
             yield {"iterations": T, "clip": C, "eta": eta, "warm_start": warm, **rate}

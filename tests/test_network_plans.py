@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from equipoise import InvalidValue, plan, train
-from equipoise.planning import networks
+from equipoise.planning import networks, rehearsal
 from equipoise.planning.candidates import Candidate
-from equipoise.planning.networks import FEWEST_RECORDS, PARTS, Problem, known_of
 from equipoise.planning.outlook import NOT_TRAINING, PUBLIC_ALONE
 from equipoise.planning.plan import Question
+from equipoise.planning.rehearsal import FEWEST_RECORDS, PARTS, Problem, known_of
 from equipoise.privacy.promise import Promise
 from equipoise.tasks.own import accuracy, own_task
 from problems import run_command
@@ -50,8 +50,8 @@ def network(pool=24, spoilt=False, sizes=(RECORDS,) * CLIENTS, **options):
 @pytest.fixture(scope="module", autouse=True)
 def little_effort():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(networks, "STAND_INS", (2, 2))
-        patch.setattr(networks, "SPLITS", (4, 4))
+        patch.setattr(rehearsal, "STAND_INS", (2, 2))
+        patch.setattr(rehearsal, "SPLITS", (4, 4))
         patch.setattr(networks, "TURNS", 1)
         yield
 
@@ -188,8 +188,8 @@ def test_mechanisms_for_tables_are_refused():
 @pytest.mark.slow
 def test_digits_are_planned_from_forty_records(capsys, tmp_path, monkeypatch):
     """The realised error is far below that of the public records alone, as the verdict says."""
-    monkeypatch.setattr(networks, "STAND_INS", (6, 5))
-    monkeypatch.setattr(networks, "SPLITS", (8, 4))
+    monkeypatch.setattr(rehearsal, "STAND_INS", (6, 5))
+    monkeypatch.setattr(rehearsal, "SPLITS", (8, 4))
     monkeypatch.setattr(networks, "TURNS", 2)
     words = "--task digits-mlp --epsilon 3.3 --trust secure-aggregation".split()
     code, out, err = run_command(capsys, "plan", *words, "--json")

@@ -20,9 +20,7 @@ from equipoise.planning.candidates import Candidate
 from equipoise.planning.constants import plan_constants
 from equipoise.planning.enough import changes_of
 from equipoise.planning.formulas import Context, formulas
-from equipoise.planning.networks import can_rehearse, check_question, plan_network
-from equipoise.planning.networks import known_of as known_of_network
-from equipoise.planning.noise_table import plan_noise
+from equipoise.planning.networks import plan_networks
 from equipoise.planning.outlook import (
     MOST_PARAMETERS_AT_HOME,
     PUBLIC_ALONE,
@@ -114,7 +112,8 @@ def plan_all(
     task = load_to_plan(question.task, options)
     question = question.model_copy(update={"public_records": options.public_records})
     if not isinstance(task.clients, Convex):
-        return _plan_network(question, task, watch, progress)
+        plans = plan_networks(question, task, untrained_error(task), watch, progress)
+        return _with_notices(plans, task)
     require(
         question.unit == "client" or isinstance(task.clients, Records),
         f"unit=record with task={task.name}: its clients have no individual records",
@@ -139,23 +138,8 @@ def _plan_own(question: Question, task: Task, watch: Watch) -> list[Plan]:
         f"task={task.name} was loaded with its private records: plan takes its name, and leaves "
         "them closed",
     )
-    return _plan_network(question, task, watch, _silent, named=False)
-
-
-def _plan_network(
-    question: Question, task: Task, watch: Watch, progress: Progress, named: bool = True
-) -> list[Plan]:
-    """Rehearsed on public records; where there are none, the noise alone."""
-    check_question(question, task)
-    untrained, plans = untrained_error(task), []
-    known = known_of_network(question, task) if can_rehearse(task) else None
-    for number, epsilon in enumerate(watch(question.epsilon)):
-        if known:
-            part = partial(_part, progress, number, len(question.epsilon))
-            plans.append(plan_network(known, untrained, epsilon, named, part))
-        else:
-            facts, start = task.facts(question.unit), Prediction(test_error=untrained)
-            plans.append(plan_noise(question, facts, list(task.public), start, epsilon))
+    untrained = untrained_error(task)
+    plans = plan_networks(question, task, untrained, watch, _silent, named=False)
     return _with_notices(plans, task)
 
 
