@@ -46,7 +46,7 @@ def train(
 ) -> Result:
     """Train in this process: ``train(task="breast-cancer", epsilon=2, clip=1, ...)``, with the
     keywords of the command; or from Settings, or from a Plan (with anyway=True also from one that
-    says not to).
+    says not to). A task that was made in Python is given beside a plan: ``train(plan, task=task)``.
 
     `watch(rounds, total)` may wrap the iterator of rounds, to show progress.
     """
@@ -109,6 +109,9 @@ def _settings(settings: "Settings | Plan | None", values: dict[str, Any]) -> Set
         f"settings is a {type(settings).__name__}: give Settings, a Plan, or keywords, "
         'train(task="breast-cancer", epsilon=2, clip=1)',
     )
+    own = values.get("task")
+    if settings is not None and isinstance(own, Task):  # which a plan can only name
+        values = {name: value for name, value in values.items() if name != "task"}
     require(
         settings is None or not values,
         f"give {', '.join(values)} either in settings or as keywords, not both",
@@ -116,7 +119,7 @@ def _settings(settings: "Settings | Plan | None", values: dict[str, Any]) -> Set
     if settings is None:
         if config := values.pop("config", None):
             values.update({**read_config(config), **values})
-        own = values.get("task")
+            own = values.get("task")
         name = own.name if isinstance(own, Task) else own
         return Settings.of(**{**values, "task": name} if own is not None else values)
     return settings if isinstance(settings, Settings) else settings.to_train(anyway)

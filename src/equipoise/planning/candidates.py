@@ -28,6 +28,7 @@ class Candidate:
     options: Options = field(default_factory=dict)
     warm: bool = False
     returns: Returns = "last"
+    sampling_rate: float | None = None
 
     @property
     def iterations(self) -> int:
@@ -60,6 +61,7 @@ class Candidate:
             client_sigma=promise.client_sigma(event.sigma, clients, event.lattice),
             warm_start=self.warm,
             returns=self.returns,
+            sampling_rate=self.sampling_rate,
             l2=l2,
             predicted=predicted or Prediction(),
         )

@@ -27,8 +27,9 @@ def plan_noise(
         )
     nu2 = _nu2(promise, facts, run)
     reason = (
-        "nothing was tried: which local steps are best, and whether training is worth while, only "
-        f"a sweep on public data can show{_in_words(nu2, sampled)}"
+        "nothing was tried, since there is no pool of public records: with one (--public-records "
+        "n, or pool in a task file) the planner would rehearse which local steps are best, and "
+        f"whether training is worth while{_in_words(nu2, sampled)}"
     )
     if run.mechanism.paid_per == "local step":
         reason += "; with noise in the gradients local steps save communication, not privacy"

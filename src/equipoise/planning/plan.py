@@ -112,6 +112,7 @@ class Option(BaseModel):
     v: Real | None = None
     warm_start: bool = False
     returns: Returns = "last"
+    sampling_rate: Real | None = None
     l2: Real | None = None
     predicted: Prediction = Prediction()
 

@@ -21,7 +21,7 @@ from equipoise.planning.candidates import Candidate
 from equipoise.planning.constants import plan_constants
 from equipoise.planning.enough import changes_of
 from equipoise.planning.formulas import Context, formulas
-from equipoise.planning.noise_table import plan_noise
+from equipoise.planning.networks import plan_networks
 from equipoise.planning.outlook import (
     MOST_PARAMETERS_AT_HOME,
     PUBLIC_ALONE,
@@ -116,7 +116,8 @@ def plan_all(
     task = load_to_plan(question.task, options)
     question = question.model_copy(update={"public_records": options.public_records})
     if not isinstance(task.clients, Convex):
-        return _noise_alone(question, task, watch)
+        plans = plan_networks(question, task, untrained_error(task), watch, progress)
+        return _with_notices(plans, task)
     require(
         question.unit == "client" or isinstance(task.clients, Records),
         f"unit=record with task={task.name}: its clients have no individual records",
@@ -135,21 +136,14 @@ def _part(progress: Progress, number: int, total: int, share: float) -> None:
 
 
 def _plan_own(question: Question, task: Task, watch: Watch) -> list[Plan]:
-    """Of a task that was made in Python: no worlds, so the noise alone."""
+    """Of a task that was made in Python: a network."""
     require(
         not isinstance(task.clients, Convex),
         f"task={task.name} was loaded with its private records: plan takes its name, and leaves "
         "them closed",
     )
-    return _noise_alone(question, task, watch)
-
-
-def _noise_alone(question: Question, task: Task, watch: Watch) -> list[Plan]:
-    facts, start = task.facts(question.unit), Prediction(test_error=untrained_error(task))
-    public = list(task.public)
-    plans = [
-        plan_noise(question, facts, public, start, epsilon) for epsilon in watch(question.epsilon)
-    ]
+    untrained = untrained_error(task)
+    plans = plan_networks(question, task, untrained, watch, _silent, named=False)
     return _with_notices(plans, task)
 
 

@@ -395,6 +395,7 @@ def settings_of(candidate: Candidate, promise: Promise, **others: Any) -> Settin
             "noise_in": candidate.noise_in,
             "warm_start": candidate.warm,
             "returns": candidate.returns,
+            "sampling_rate": candidate.sampling_rate,
             "epsilon": promise.epsilon,
             "delta": promise.delta,
             "unit": promise.unit,

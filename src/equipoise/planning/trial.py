@@ -24,6 +24,7 @@ from equipoise.planning.worlds import Worlds
 from equipoise.privacy.clip import own_lattice
 from equipoise.privacy.lattice import NOT_ROUNDED
 from equipoise.privacy.mechanisms.mechanism import Mechanism
+from equipoise.privacy.noise import NoiseSource
 from equipoise.privacy.samplers import Law
 from equipoise.seeds import stream
 from equipoise.settings import Returns
@@ -94,14 +95,41 @@ class NoisyMean:
     law, wherever clients do not look at their own noise."""
 
     fleet: Fleet
-    sigma: Tensor
-    noise: TrialNoise
+    sigma: Tensor | float
+    noise: NoiseSource
 
     def exchange(self, broadcast: Broadcast) -> Tensor:
         mean = self.fleet.exchange(broadcast)
-        return mean + self.sigma * torch.tensor(
-            self.noise.normals(broadcast.round, tuple(mean.shape))
-        )
+        normals = torch.tensor(self.noise.normals(broadcast.round, tuple(mean.shape)))
+        return mean + (self.sigma * normals).to(mean.dtype)
+
+
+class Noised(NamedTuple):
+    """Where noise enters, that of each stand-in, that of their average, and its source."""
+
+    place: Mechanism
+    sigma: Tensor | float
+    averaged: Tensor | float
+    noise: NoiseSource
+
+
+def noisy_fleet(
+    plan: Candidate, clip: Any, clients: Any, rates: tuple[float, ...], noised: Noised
+) -> Fleet:
+    """The stand-ins of a trial: noise enters their average where clients do not look at their own,
+    else where the mechanism says."""
+    place, sigma, of_mean, noise = noised
+    spec = algorithm_spec(plan.algorithm)
+    algorithm = spec.make(Hyper(plan.eta, 1 / plan.local_steps, clip, plan.options))
+    if place.noises_message and spec.memory(plan.options) != "released":
+        gradient = place.gradient(clients, clip, 0.0, NOT_ROUNDED, rates, noise)
+        releaser = place.releaser(clip, 0.0, NOT_ROUNDED)
+        quiet = SimulatedFleet(len(rates), gradient, algorithm, releaser, noise)
+        return NoisyMean(quiet, of_mean, noise)
+    lattice = own_lattice(0.0, sigma) if place.noises_message else None
+    gradient = place.gradient(clients, clip, sigma, lattice, rates, noise)
+    releaser = place.releaser(clip, sigma, lattice or NOT_ROUNDED)
+    return SimulatedFleet(len(rates), gradient, algorithm, releaser, noise)
 
 
 def try_all(
@@ -139,26 +167,14 @@ def _key(candidate: Candidate) -> tuple[Any, ...]:
 def _run(worlds: Worlds, plans: list[Candidate], levels: list[Level], seeds: range) -> list[Trial]:
     first, noise = plans[0], TrialNoise(len(worlds.rows), seeds)
     clip = _column([plan.clip for plan in plans])
-    hyper = Hyper(first.eta, 1 / first.local_steps, clip, first.options)
-    spec = algorithm_spec(first.algorithm)
-    place, rates = levels[0].place, (1.0,) * worlds.number
     start = worlds.start(first.warm)[:, None, None]
     x = start.expand(-1, len(plans), len(seeds), -1)
     most = max(plan.rounds for plan in plans)
     schedule = periodic(most * first.local_steps, first.local_steps)
     sigma = torch.tensor([level.sigma for level in levels])[:, None, :, None]
-    fleet: Fleet
-    if place.noises_message and spec.memory(first.options) != "released":
-        gradient = place.gradient(worlds.clients, clip, 0.0, NOT_ROUNDED, rates, noise)
-        releaser = place.releaser(clip, 0.0, NOT_ROUNDED)
-        quiet = SimulatedFleet(worlds.number, gradient, spec.make(hyper), releaser, noise)
-        of_mean = torch.tensor([level.averaged for level in levels])[:, None, None]
-        fleet = NoisyMean(quiet, of_mean, noise)
-    else:
-        lattice = own_lattice(0.0, sigma) if place.noises_message else None
-        gradient = place.gradient(worlds.clients, clip, sigma, lattice, rates, noise)
-        releaser = place.releaser(clip, sigma, lattice or NOT_ROUNDED)
-        fleet = SimulatedFleet(worlds.number, gradient, spec.make(hyper), releaser, noise)
+    of_mean = torch.tensor([level.averaged for level in levels])[:, None, None]
+    noised = Noised(levels[0].place, sigma, of_mean, noise)
+    fleet = noisy_fleet(first, clip, worlds.clients, (1.0,) * worlds.number, noised)
     gamma = torch.tensor([plan.gamma for plan in plans], dtype=x.dtype)[:, None, None]
     last, averages = torch.empty(x.shape), torch.empty(x.shape)
     for round in averaged(server_rounds(x, schedule, fleet, gamma)):

@@ -84,4 +84,4 @@ def digits_mlp(options: TaskOptions) -> Task:
 
 
 SPEC = TaskSpec("digits", digits, Takes(l2=True), pools_itself=True)
-MLP_SPEC = TaskSpec("digits-mlp", digits_mlp)
+MLP_SPEC = TaskSpec("digits-mlp", digits_mlp, pools_itself=True)

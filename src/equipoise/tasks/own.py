@@ -119,7 +119,7 @@ def own_task(
         unreadable=tuple(unreadable for _, _, unreadable in data),
         error_name=error_name,
         fingerprint=_fingerprint(flat, data, records, public_pool),
-        constant_error=None if records is None else _constant_error(flat, metric, records),
+        constant_error=None if records is None else constant_error(flat, metric, records),
         learning_rate=learning_rate,
         iterations=iterations,
         public=_taken_as_public(test, pool, of_records) if public is None else public,
@@ -180,7 +180,7 @@ def _refusal(
     return None
 
 
-def _constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor]) -> float | None:
+def constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor]) -> float | None:
     """The error of the best constant class on the public records; None where targets are not
     classes."""
     inputs, targets = records
