@@ -563,7 +563,7 @@ def test_local_steps_at_a_fixed_total():
 
 
 def test_networks_get_noise_and_no_pretence(capsys):
-    (answer,) = plan(Question.of(task="digits-mlp", epsilon=(3.3,), iterations=12))
+    (answer,) = plan(Question.of(task="digits-mlp", epsilon=(3.3,), iterations=12, synthetic=True))
     assert answer.verdict == "inconclusive"
     assert "nothing was tried" in answer.reason
     assert answer.chosen is None
@@ -664,7 +664,9 @@ def test_a_plan_for_records_is_what_train_does(record_plan):
 
 def test_networks_with_private_records_get_noise_that_no_pace_changes(capsys):
     code, out, _ = run_command(
-        capsys, *"plan --task digits-mlp --epsilon 8 --unit record --iterations 12 --json".split()
+        capsys,
+        *"plan --task digits-mlp --synthetic --epsilon 8 --unit record".split(),
+        *"--iterations 12 --json".split(),
     )
     document = json.loads(out)
     assert code == 0
