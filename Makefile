@@ -30,6 +30,7 @@ crash-test: install-dev  ## kill a sweep twenty times; nothing may be lost or do
 
 bench-planner: install-dev  ## planners against brute force (resumable, up to two hours)
 	$(BIN)/python benchmarks/planner.py
+	$(BIN)/python benchmarks/held_out.py --best --plans --table
 
 bench-records: install-dev  ## what protecting one record costs, on real data (resumable, about an hour)
 	$(BIN)/python benchmarks/records.py

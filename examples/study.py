@@ -61,9 +61,11 @@ def main(out: Path) -> None:
     spread = statistics.stdev(errors) / math.sqrt(len(errors))
     chosen = made.chosen
     console.print(
-        f"The plan for epsilon = {PLANNED:g}, made on 40 public records: {chosen.algorithm}, "
+        f"The plan for epsilon = {PLANNED:g}, made on 40 public records: {chosen.algorithm}"
+        f"{', from the model that these teach' if chosen.warm_start else ''}, "
         f"{chosen.rounds} x {chosen.local_steps}, C = {chosen.clip:.2g}; its test error "
-        f"{statistics.mean(errors):.3f} ± {spread:.3f}.\n{CONCLUSION}",
+        f"{statistics.mean(errors):.3f} ± {spread:.3f}; of the public records alone "
+        f"{made.public_only.test_error:.3f}.\n{CONCLUSION}",
         highlight=False,
     )
     page = report / "index.html"

@@ -532,7 +532,7 @@ SPENDS_NOTHING = "interrupted: nothing was saved, and nothing left this process:
 def test_an_interrupt_says_what_it_cost(
     tmp_path, monkeypatch, equipoise, place, arguments, sentence
 ):
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
@@ -597,7 +597,7 @@ def test_a_plan_is_printed_before_its_picture_is_drawn(tmp_path, monkeypatch, eq
     assert json.loads(out)["format"] == 1
     assert err == "error: save_plot=p.png was not drawn: No space left on device\n"
     assert list(tmp_path.iterdir()) == [], "no half picture is left"
-    monkeypatch.setattr("equipoise.planning.planner.plan_all", lambda *_: 1 / 0)
+    monkeypatch.setattr("equipoise.planning.planner.plan_all", lambda *_, **__: 1 / 0)
     code, out, err = equipoise("plan --task quadratic --epsilon 1 --save-plot nodir/p.png")
     assert (code, out) == (2, "")
     assert err == "error: save_plot=nodir/p.png: there is no folder nodir; make it\n"

@@ -71,7 +71,8 @@ def test_python_blocks_run(page, tmp_path, monkeypatch, capsys):
 )
 def test_commands_print_what_the_readme_shows(block, tmp_path, monkeypatch, capsys):
     """Digit for digit; of a private run all but the test error, which depends on secret noise, and
-    a line that is there if the noise was so unlucky that nothing was learnt."""
+    a line that is there if the noise was so unlucky that nothing was learnt. Of a plan the words
+    and the verdict: it is computed in single precision, which no two processors round alike."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")
     command, _, shown = block.replace("\\\n", " ").partition("\n")
@@ -79,7 +80,11 @@ def test_commands_print_what_the_readme_shows(block, tmp_path, monkeypatch, caps
     assert code == 0
     secret = re.compile(r"(?<=^test error  )\d\.\d{4}", re.MULTILINE)
     lines = [line.rstrip() for line in out.splitlines()]
-    printed = "\n".join(line for line in lines if "no better than not training" not in line)
+    printed = "\n".join(
+        line for line in lines if "no better than not training" not in line
+    ).rstrip()
+    if " plan " in command:
+        secret = re.compile(r"-?\d[\d.e+]*| {2,}|─+")
     assert secret.sub("#", printed) == secret.sub("#", shown.rstrip())
 
 

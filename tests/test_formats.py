@@ -1,4 +1,4 @@
-"""What version 0.1 wrote is still read, and means the same: plans, runs, and stores of sweeps."""
+"""What older versions wrote is still read, and means the same: plans, runs, stores of sweeps."""
 
 import csv
 import json
@@ -93,6 +93,62 @@ def test_old_plans_are_trained(name, capsys):
     for field in ("task", "algorithm", "iterations", "local_steps", "eta", "gamma", "unit"):
         assert getattr(result.run, field) == old["settings"][field], field
     assert result.run.clip == old["settings"]["clip_norm"]
+
+
+BEFORE_WORLDS = GOLDEN.parent / "v0.2"
+"""Plans that version 0.2 made before it planned in worlds: with standard errors, without ways."""
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plans_from_before_there_were_worlds_say_what_they_said(name, tmp_path):
+    old = json.loads((BEFORE_WORLDS / name).read_text())
+    made = read_plan(BEFORE_WORLDS / name)
+    again = json.loads(made.to_json())
+
+    def same(before, after):
+        """Everything that was written is still there, beside what is new."""
+        if isinstance(before, dict):
+            assert before.keys() <= after.keys()
+            for key, value in before.items():
+                same(value, after[key])
+        elif isinstance(before, list):
+            assert len(before) == len(after)
+            for pair in zip(before, after, strict=True):
+                same(*pair)
+        else:
+            assert before == after
+
+    same(old, again)
+    assert (made.ways, made.notes, made.judged_by) == ([], [], "error")
+    assert (made.chosen.warm_start, made.chosen.returns, made.chosen.l2) == (False, "last", None)
+    (tmp_path / "new.json").write_text(made.to_json())
+    assert read_plan(tmp_path / "new.json") == made
+
+
+@pytest.mark.parametrize("folder", [GOLDEN, BEFORE_WORLDS], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("name", PLANS)
+def test_old_plans_are_printed_with_two_standard_errors_either_side(folder, name):
+    made = read_plan(folder / name)
+    predicted = made.predicted
+    mean, error = predicted.test_error, predicted.test_error_se
+    assert error > 0
+    assert predicted.interval("test_error") == (mean - 2 * error, mean + 2 * error)
+    shown = f"test error {mean:.3f} [{mean - 2 * error:.3f}, {mean + 2 * error:.3f}]"
+    assert shown in str(made)
+    assert made.verdict.upper() in str(made)
+    assert "ways" not in str(made)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_plans_from_before_there_were_worlds_are_trained(name, capsys):
+    made = read_plan(BEFORE_WORLDS / name)
+    code, out, err = run_command(capsys, "train", "--plan", str(BEFORE_WORLDS / name), "--json")
+    assert code == 0, err
+    result = equipoise.Result.model_validate_json(out)
+    rel = 1e-12 if made.unit == "client" else 2 / min(result.sizes)  # planned with equal clients
+    assert result.account.sigma == pytest.approx(made.chosen.sigma, rel=rel)
+    assert result.rounds == made.chosen.rounds
+    assert (result.run.returns, result.run.warm_start) == ("last", False)
 
 
 # ---- runs ----

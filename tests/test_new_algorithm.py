@@ -1,6 +1,7 @@
 """An algorithm that nobody has seen: no guarantee, plan or sweep takes it for one that is known."""
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -10,9 +11,10 @@ import equipoise
 from equipoise.algorithms.algorithm import Algorithm, AlgorithmSpec, Hyper, no_memory
 from equipoise.algorithms.catalogue import ALGORITHMS
 from equipoise.errors import InvalidValue
-from equipoise.fleets import SimulatedFleet, server_rounds
-from equipoise.planning.screening import Screen, screen
-from equipoise.planning.surrogate import stand_ins
+from equipoise.fleets import SimulatedFleet, averaged, server_rounds
+from equipoise.planning.candidates import Candidate
+from equipoise.planning.trial import Level, try_all
+from equipoise.planning.worlds import known_of, worlds_of
 from equipoise.privacy.clip import ClippedRelease
 from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.noise import SimulatedNoise
@@ -89,27 +91,38 @@ def test_it_is_planned_for_one_record_where_it_can_be():
 
 
 @pytest.mark.usefixtures("heavy")
-def test_it_is_screened_by_itself():
-    """Not by the closed form of plain gradient steps, which ranks other plans first."""
+def test_it_is_tried_by_itself():
+    """Not by what is known of plain gradient steps."""
     task = load_task("breast-cancer", TaskOptions(clients=6, public_records=40))
-    surrogate, place = stand_ins(task, None, 0).surrogate, mechanism("client")
-    paces = [(2, [4, 1])]
-    what = Screen("dp-heavy-ball", {}, [0.5 / task.L], paces, [0.5, 1.0], [1.0, 0.5], 0.01, 4)
-    screened = screen(surrogate, what, place)
-    plain = screen(surrogate, what._replace(algorithm="dp-fedavg"), place)
-    assert [c.excess for c in screened] != [c.excess for c in plain]
-    quiet = screen(surrogate, what._replace(noise_per_clip=0.0), place)
-    for candidate in quiet:
-        fleet = SimulatedFleet(
-            surrogate.number,
-            surrogate.clients.gradient,
-            make(Hyper(candidate.eta, 0.5, candidate.clip, {})),
-            ClippedRelease(candidate.clip, 0.0),
-            SimulatedNoise(0),
-        )
-        schedule = (candidate.local_steps,) * candidate.rounds
-        *_, last = server_rounds(surrogate.x0, schedule, fleet, candidate.gamma)
-        assert candidate.excess == pytest.approx(float(surrogate.excess(last.x)), rel=1e-9)
+    worlds = worlds_of(task, known_of(task, None, None), 2, 0)
+
+    def level(candidate):
+        return Level(mechanism("client"), (0.0,) * 6)
+
+    plans = [
+        Candidate("dp-heavy-ball", 0.5 / task.L, 2, K, C, gamma, "message")
+        for K in (4, 1)
+        for C in (0.5, 1.0)
+        for gamma in (1.0, 0.5)
+    ]
+    tried = try_all(worlds, plans, level, range(1))
+    assert len(tried) == 4 * 2 + 4
+    plain = try_all(worlds, [replace(p, algorithm="dp-fedavg") for p in plans], level, range(1))
+    assert [trial.mean for trial in tried] != [trial.mean for trial in plain]
+    for trial in tried:
+        candidate = trial.candidate
+        for w, world in enumerate(worlds.rows):
+            fleet = SimulatedFleet(
+                6,
+                world.clients.gradient,
+                make(Hyper(candidate.eta, 0.5, candidate.clip, {})),
+                ClippedRelease(candidate.clip, 0.0),
+                SimulatedNoise(0),
+            )
+            rounds = server_rounds(world.x0, (2,) * candidate.rounds, fleet, candidate.gamma)
+            *_, last = averaged(rounds)
+            model = last.x if candidate.returns == "last" else last.average
+            torch.testing.assert_close(trial.x[w, 0], model, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow

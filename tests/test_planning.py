@@ -1,10 +1,9 @@
-"""The bounds, printed and corrected; the displacement law; the two-stage planner; and what the
-planner may not see."""
+"""The bounds, printed and corrected; the displacement law; whole plans; and what the planner may
+not see."""
 
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,10 +11,8 @@ import torch
 
 import equipoise
 from equipoise import InvalidValue, Question, plan, train
-from equipoise.algorithms.dp_fedavg import dp_fedavg
 from equipoise.algorithms.dp_scaffnew import dp_scaffnew
-from equipoise.algorithms.schedule import coin, periodic
-from equipoise.facts import Facts
+from equipoise.algorithms.schedule import coin
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.paper.corollary import corollary_1, printed_bound
 from equipoise.paper.lemma1 import exact_v
@@ -29,18 +26,15 @@ from equipoise.planning.bounds import (
     trainability,
 )
 from equipoise.planning.candidates import Candidate
-from equipoise.planning.plan import Prediction
-from equipoise.planning.problems import ClientProblem
-from equipoise.planning.screening import Screen, Setting, _simulate, screen, shortlist
-from equipoise.planning.surrogate import bootstrap, surrogate_of, synthetic_pool
-from equipoise.planning.trial import TrialNoise, race
-from equipoise.planning.verdict import judge
+from equipoise.planning.planner import plan_all
+from equipoise.planning.trial import Level, try_all
+from equipoise.planning.worlds import known_of, worlds_of
 from equipoise.privacy.clip import ClippedRelease
 from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.promise import Promise
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.public import minimiser
-from problems import FINE, NearestWhole, run_command
+from problems import NearestWhole, run_command
 
 AGGREGATED = Promise(2, 1e-5, trust="secure-aggregation")
 PLACE = mechanism("client")
@@ -120,6 +114,18 @@ def test_trainability():
 CASES = [("quadratic", 1.0), ("quadratic", 0.1), ("breast-cancer", 1.0), ("breast-cancer", 0.14)]
 
 
+class Stacked(NearestWhole):
+    """Normals of stacked runs, the same for the same number and round."""
+
+    name = "stacked"
+
+    def __init__(self, number):
+        self._number = number
+
+    def normals(self, round, shape):
+        return np.random.default_rng((self._number, round)).standard_normal(shape)
+
+
 def squared_distances(name, p, T, s):
     """Mean over 200 runs of |x_K - x*|^2 of DP-ScaffNew with coins, averaged noise s per coordinate
     and no clip."""
@@ -133,7 +139,7 @@ def squared_distances(name, p, T, s):
             task.clients.gradient,
             dp_scaffnew(1 / task.L, p),
             ClippedRelease(1e9, s * math.sqrt(20)),
-            TrialNoise(range(10 * seed, 10 * seed + 10)),
+            Stacked(seed),
         )
         *_, last = server_rounds(task.x0.expand(10, -1), schedule, fleet)
         total += float((last.x - best).square().sum(-1).mean())
@@ -171,121 +177,49 @@ def test_the_corrected_bound_holds_and_the_printed_one_does_not(name, p, T):
         assert 20 * measured > 1.2 * printed, "stacked over the clients, as psi is"
 
 
-@pytest.mark.parametrize("algorithm", ["dp-fedavg", "dp-scaffnew"])
-def test_screening_is_exact_on_quadratics(algorithm):
-    """The round maps of stage one and the real algorithm give the same models, clip and noise
-    on.
-    """
-    task = load_task("quadratic", TaskOptions(clients=5))
-    surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
-    plans = [
-        Setting(6, 0.3, 1.0),
-        Setting(6, 0.05, 0.5),
-        Setting(3, 0.3, 0.25),
-        Setting(1, 0.3, 1.0),
-    ]
-    what = Screen(algorithm, {}, [0.7], [(5, [6, 3, 1])], [0.3, 0.05], [1.0], 0.2, 2)
-    normals = torch.tensor(np.random.default_rng(0).standard_normal((2, 6, 10)))
-    ends = _simulate(surrogate, what, 0.7, 5, plans, normals)
-
-    class Averaged(NearestWhole):
-        name = "given"
-
-        def __init__(self, seed):
-            self.seed = seed
-
-        def normals(self, round, shape):
-            return np.broadcast_to(normals[self.seed, round - 1].numpy(), shape)
-
-    for (K, C, gamma), found in zip(plans, ends, strict=True):
-        for seed in range(2):
-            chosen = dp_fedavg(0.7) if algorithm == "dp-fedavg" else dp_scaffnew(0.7, 0.2)
-            mechanism = ClippedRelease(C, 0.2 * C * math.sqrt(K), FINE)
-            fleet = SimulatedFleet(5, task.clients.gradient, chosen, mechanism, Averaged(seed))
-            *_, last = server_rounds(task.x0, periodic(5 * K, 5), fleet, gamma)
-            torch.testing.assert_close(found[seed], last.x, rtol=0, atol=1e-10)
-
-
 def test_local_steps_grow_with_the_clip_as_the_displacement_law_says():
     """At fixed T the best tau is T C / D*: doubling C doubles tau*, until one round is left."""
     task = load_task("quadratic", TaskOptions(clients=20))
-    surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
-    promise, T = Promise(3.3, 1e-5, trust="secure-aggregation"), 480
+    worlds = worlds_of(task, known_of(task, None, None), 4, 0)
+    promise, T, clips = Promise(3.3, 1e-5, trust="secure-aggregation"), 480, (0.025, 0.05, 0.1, 0.2)
     noise = math.sqrt(trainability(promise, 20, 1))
+
+    def level(candidate):
+        averaged = noise * candidate.clip * math.sqrt(candidate.rounds)
+        return Level(PLACE, (averaged * math.sqrt(20),) * 20)
+
     divisors = [tau for tau in range(1, T + 1) if T % tau == 0 and T // tau <= 128]
     best = []
-    for C in (0.025, 0.05, 0.1, 0.2):
-        paces = [(tau, [T // tau]) for tau in divisors]
-        tried = screen(
-            surrogate, Screen("dp-fedavg", {}, [1.0], paces, [C], [1.0], noise, 64), PLACE
-        )
-        best.append(min(tried, key=lambda c: c.excess).local_steps)
-    products = [T / tau * C for tau, C in zip(best, (0.025, 0.05, 0.1, 0.2), strict=True)]
+    for C in clips:
+        plans = [Candidate("dp-fedavg", 1.0, tau, T // tau, C, 1.0, "message") for tau in divisors]
+        tried = [
+            t for t in try_all(worlds, plans, level, range(8)) if t.candidate.returns == "last"
+        ]
+        best.append(min(tried, key=lambda trial: trial.mean).candidate.local_steps)
+    products = [T / tau * C for tau, C in zip(best, clips, strict=True)]
     assert best == sorted(best)
     assert best[-1] >= 4 * best[0]
     assert max(products) / min(products) <= 2.0  # K C stays, within the spacing of divisors
-    gradients = task.clients.gradient(task.x0.expand(20, -1), 0)
-    u = -(gradients / gradients.norm(dim=-1, keepdim=True)).mean(0)
-    H = surrogate.hessians.mean(0)
-    law = displacement_law(
-        float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), promise, 20
-    )
-    assert 0.4 < law.distance / np.median(products) < 2.5
+    distances = []
+    for world in worlds.rows:
+        gradients = world.clients.gradient(world.x0.expand(20, -1), 0)
+        u = -(gradients / gradients.norm(dim=-1, keepdim=True)).mean(0)
+        H = world.clients.hessians(world.x0).mean(0)
+        law = displacement_law(
+            float(-gradients.mean(0) @ u), float(u @ H @ u), float(H.trace()), promise, 20
+        )
+        distances.append(law.distance)
+    assert 0.4 < np.mean(distances) / np.median(products) < 2.5
     assert law.rounds(1e9) == 1
     assert law.gamma(1e9) == pytest.approx(law.distance / 1e9)
 
 
-def test_trials_use_common_random_numbers_and_races_keep_the_best():
-    task = load_task("quadratic", TaskOptions(clients=6))
-    surrogate = surrogate_of(task.clients, task.x0, task.L, task.mu)
-    good, bad = (
-        Candidate("dp-fedavg", 1.0, 4, 8, 0.3, 1.0),
-        Candidate("dp-fedavg", 1.0, 1, 60, 3.0, 1.0),
-    )
-    facts = Facts("quadratic", 6, task.dimension, 1.0, 32)
-    tried = ClientProblem(surrogate, AGGREGATED, facts, PLACE)
-
-    def try_out(candidate, seeds):
-        return tried.try_with(candidate, seeds, 0.05)
-
-    first, rest = try_out(good, range(3)), try_out(good, range(2, 5))
-    torch.testing.assert_close(first.x[2], rest.x[0], rtol=1e-12, atol=1e-15)
-    won = race([bad, good], try_out, ((4, 1), (16, 1)))
-    assert won.candidate.local_steps == 4
-    assert len(won.excess) == 16
-    assert won.candidate.excess == pytest.approx(float(won.excess.mean()))
-
-
-def test_shortlists_are_varied():
-    many = [
-        Candidate("dp-fedavg", 1.0, tau, K, 1.0, 1.0, excess=K / 100 + tau)
-        for tau in (1, 2)
-        for K in range(1, 30)
-    ]
-    short = shortlist(many, most=24, alike=3)
-    assert [(c.local_steps, c.rounds) for c in short] == [
-        (1, 1),
-        (1, 2),
-        (1, 3),
-        (2, 1),
-        (2, 2),
-        (2, 3),
-    ]
-
-
-def test_surrogates_come_from_the_pool():
+def test_public_records_are_taken_from_no_client():
     task = load_task("breast-cancer", TaskOptions(public_records=40))
     assert len(task.pool.features) == 40
     assert sum(task.clients.sizes) == 379 - 40
     without = load_task("breast-cancer", TaskOptions())
     assert sum(without.clients.sizes) == 379
-    stand_ins = bootstrap(task.pool, 7, 12, task.clients.link, task.clients.l2, 0)
-    rows = {tuple(row) for row in task.pool.features}
-    assert all(tuple(row) in rows for row in stand_ins.features.reshape(-1, 31).numpy())
-    made_up = synthetic_pool(50, 31, 1, task.clients.link, 1.0, 0)
-    assert np.linalg.norm(made_up.features, axis=1).max() <= math.sqrt(2) + 1e-12
-    with pytest.raises(equipoise.DataError, match="3 public records are too few"):
-        bootstrap(task.pool.rows(np.arange(3)), 7, 12, task.clients.link, task.clients.l2, 0)
 
 
 BASIC = {"task": "breast-cancer", "clip": 1.0, "clients": 20, "trust": "secure-aggregation"}
@@ -303,16 +237,47 @@ def answers():
     return plan(Question.of(**BASIC, epsilon=(0.05, 20.0)))
 
 
+@pytest.fixture(scope="module")
+def blind():
+    """A plan for a small budget without public records: nothing to begin from."""
+    return plan(**BASIC, epsilon=0.05, synthetic=True, algorithm="dp-fedavg")
+
+
+def way(made, name):
+    (named,) = (way for way in made.ways if way.name == name)
+    return named
+
+
+WAYS = [
+    "not training",
+    "public records alone",
+    "each silo alone",
+    "public model, tuned at home",
+    "federated",
+    "federated, warm start",
+    "federated, then tuned at home",
+]
+
+
 def test_a_large_budget_is_worth_spending_and_a_small_one_is_not(answers):
     small, large = answers
-    assert small.verdict == "do not train"
-    assert 0.05 < small.changes.epsilon < 20
-    assert small.changes.clients > 20
+    assert small.verdict != "train"
+    assert large.verdict == "train"
+    for made in answers:
+        assert [way.name for way in made.ways] == WAYS
+        assert [way.free for way in made.ways] == [True] * 4 + [False] * 3
+    assert way(small, "federated").predicted.test_error > 0.3, "noise alone"
+    assert way(large, "federated").predicted.test_error < 0.1
     assert large.predicted.excess_loss < 0.2 * large.untrained.excess_loss
-    assert large.predicted.test_error < 0.1
+    assert large.predicted.test_error < way(large, "public records alone").predicted.test_error
     assert large.public_only.records == 40
-    tried = [option.origin for option in large.options if option.origin == option.algorithm]
-    assert set(tried) == {"dp-fedavg", "dp-scaffnew"}
+    assert way(large, "public records alone").measured is not None
+    assert way(large, "not training").measured == large.untrained.test_error
+    assert way(large, "each silo alone").smallest is not None
+    names = {"dp-fedavg", "dp-fedavg, warm", "dp-scaffnew", "dp-scaffnew, warm"}
+    tried = {option.origin: option for option in large.options if option.algorithm}
+    assert names <= tried.keys()
+    assert all(tried[name].warm_start == name.endswith(", warm") for name in names)
     for origin in ("Corollary 1 as printed", "corrected bound"):
         closed = option(large, origin)
         for name in ("eta", "p", "local_steps", "iterations", "rounds", "bound"):
@@ -320,14 +285,63 @@ def test_a_large_budget_is_worth_spending_and_a_small_one_is_not(answers):
         assert large.predicted.excess_loss < 1.1 * closed.predicted.excess_loss
 
 
+def test_no_verdict_to_train_beside_a_prediction_that_is_no_better_than_what_is_free(answers):
+    for made in answers:
+        free = min(way.predicted.test_error for way in made.ways if way.free)
+        spent = min(way.predicted.test_error for way in made.ways if not way.free)
+        if made.verdict == "train":
+            assert spent < free
+        elif made.verdict != "inconclusive":
+            assert spent >= free
+
+
+def test_predictions_are_intervals_over_worlds(answers):
+    for made in answers:
+        known = [made.predicted, *(way.predicted for way in made.ways)]
+        for predicted in known:
+            for name in ("excess_loss", "test_error", "test_loss", "auroc"):
+                if getattr(predicted, name) is not None:
+                    low, high = predicted.interval(name)
+                    assert low <= getattr(predicted, name) <= high, name
+                    assert low < high or (name, low) == ("auroc", 0.5), name
+            assert predicted.test_error_se is None
+            assert predicted.test_error is not None
+    low, high = answers[1].predicted.interval("test_error")
+    assert high - low > 0.01, "what forty records leave open"
+
+
+def test_a_plan_says_what_was_chosen(answers):
+    """Warm start, what is returned and the regulariser are settings of the run."""
+    for made in answers:
+        chosen, settings = made.chosen, made.settings
+        assert settings.warm_start == chosen.warm_start
+        assert settings.returns == chosen.returns
+        assert settings.l2 == chosen.l2
+        assert chosen.l2 in (1e-2, 1e-3, 1e-4)
+
+
+def test_without_training_being_worth_while_it_is_said_what_would_be(blind):
+    assert blind.verdict == "do not train"
+    assert blind.ways == []
+    assert 0.05 < blind.changes.epsilon < 20
+    assert blind.changes.clients > 20
+    assert f"needed      about epsilon = {blind.changes.epsilon}, or" in str(blind)
+
+
 @pytest.mark.slow
-def test_what_would_change_a_no_does_change_it(answers):
-    """At a little more than the epsilon that it names, the planner says yes; at a half of it,
-    no.
-    """
-    named = answers[0].changes.epsilon
-    question = Question.of(**BASIC, epsilon=(named / 2, named * 1.1), algorithm="dp-fedavg")
+def test_what_would_change_a_no_does_change_it(blind):
+    """At a little more than the epsilon that it names, the planner says no longer no; at a third of
+    it, no."""
+    named = blind.changes.epsilon
+    asked = {**BASIC, "synthetic": True, "algorithm": "dp-fedavg"}
+    question = Question.of(**asked, epsilon=(named / 3, named * 1.1))
     assert ["do not train" == made.verdict for made in plan(question)] == [True, False]
+    quadratic = plan(task="quadratic", epsilon=2, algorithm="dp-fedavg")
+    assert quadratic.verdict == "do not train"
+    named = quadratic.changes.epsilon
+    assert named > 2
+    for epsilon, verdict in ((named / 2, "do not train"), (named * 1.1, "train")):
+        assert plan(task="quadratic", epsilon=epsilon, algorithm="dp-fedavg").verdict == verdict
 
 
 @pytest.mark.slow
@@ -345,7 +359,14 @@ def test_a_plan_predicts_what_training_reaches(answers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "unit", [{}, {"unit": "record", "noise_in": "message", "trust": "local"}], ids=str
+    "unit",
+    [
+        {},
+        {"split": "dirichlet:0.1", "iterations": 16},
+        {"unit": "record", "noise_in": "message", "trust": "local"},
+        {"unit": "record", "noise_in": "gradient", "trust": "local", "clip": None},
+    ],
+    ids=str,
 )
 def test_the_planner_reads_no_private_record(monkeypatch, unit):
     """With every private record replaced by NaN the plan is the same."""
@@ -365,9 +386,9 @@ def test_the_planner_reads_no_private_record(monkeypatch, unit):
     assert plan(question) == [before]
 
 
-def test_plan_files_are_what_train_reads(answers, tmp_path, capsys):
+def test_plan_files_are_what_train_reads(answers, blind, tmp_path, capsys):
     small, large = (tmp_path / name for name in ("small.json", "large.json"))
-    small.write_text(answers[0].to_json())
+    small.write_text(blind.to_json())
     large.write_text(answers[1].to_json())
     code, _, err = run_command(capsys, "train", "--plan", str(small))
     assert code == 2
@@ -377,8 +398,9 @@ def test_plan_files_are_what_train_reads(answers, tmp_path, capsys):
     assert json.loads(out)["run"]["epsilon"] == 0.05
     document = json.loads(run_command(capsys, "train", "--plan", str(large), "--json")[1])
     planned, result = answers[1].chosen, equipoise.Result.model_validate(document)
-    for key in ("algorithm", "eta", "local_steps", "iterations", "clip", "gamma"):
+    for key in ("algorithm", "eta", "local_steps", "iterations", "clip", "gamma", "returns", "l2"):
         assert document["run"][key] == getattr(planned, key), key
+    assert document["run"]["warm_start"] == planned.warm_start
     assert document["rounds"] == planned.rounds
     assert result.account.sigma == planned.sigma
     assert result.client_sigma == planned.client_sigma
@@ -490,6 +512,8 @@ def test_csv_plans_open_no_private_file(tmp_path, monkeypatch, capsys):
         "20",
         "--clip",
         "0.3",
+        "--skew",
+        "none",
         "--json",
     ]
     code, out, err = run_command(capsys, *flags, "--proxy", "pool.csv", *trust)
@@ -529,19 +553,7 @@ def test_made_up_labels_predict_no_test_error(tmp_path, monkeypatch, capsys):
     assert made.predicted.test_error is None
     out = run_command(capsys, *flags.split())[1]
     assert "test error not known" in out
-    assert "made-up records, which predict no test error" in out
-
-
-def test_no_verdict_to_train_beside_a_prediction_that_is_no_better_than_not_training(answers):
-    best = SimpleNamespace(mean=0.3, standard_error=0.01, x=None)
-    nothing = SimpleNamespace(measure=None)
-    untrained = Prediction(excess_loss=1.0, test_error=0.4)
-    for error, verdict in ((0.39, "train"), (0.4, "do not train"), (0.5, "do not train")):
-        predicted = Prediction(excess_loss=0.3, test_error=error)
-        assert judge(best, predicted, untrained, None, nothing, "real records")[0] == verdict
-    for made in answers:
-        if made.verdict == "train":
-            assert made.predicted.test_error < made.untrained.test_error
+    assert "made-up records, which predict no error" in out
 
 
 def test_local_steps_at_a_fixed_total():
@@ -551,7 +563,7 @@ def test_local_steps_at_a_fixed_total():
 
 
 def test_networks_get_noise_and_no_pretence(capsys):
-    (answer,) = plan(Question.of(task="digits-mlp", epsilon=(3.3,), iterations=12))
+    (answer,) = plan(Question.of(task="digits-mlp", epsilon=(3.3,), iterations=12, synthetic=True))
     assert answer.verdict == "inconclusive"
     assert "nothing was tried" in answer.reason
     assert answer.chosen is None
@@ -579,19 +591,30 @@ RECORD = {"task": "breast-cancer", "clients": 5, "unit": "record", "public_recor
 
 
 @pytest.fixture(scope="module")
-def record_plans():
-    return plan(
-        Question.of(
-            **RECORD, epsilon=(0.01, 2.0), round_cost=20.0, algorithm="dp-fedavg", iterations=32
-        )
+def record_plan():
+    asked = {**RECORD, "round_cost": 20.0, "algorithm": "dp-fedavg", "iterations": 32, "l2": 0.01}
+    return plan(**asked, epsilon=2.0)  # one regulariser, so that excess losses can be compared
+
+
+@pytest.mark.slow
+def test_a_budget_for_records_that_is_too_small_is_not_spent():
+    hopeless = plan(
+        task="breast-cancer",
+        clients=5,
+        unit="record",
+        algorithm="dp-fedavg",
+        iterations=32,
+        noise_in="gradient",
+        synthetic=True,
+        epsilon=0.01,
     )
-
-
-def test_plans_for_records_compare_places_for_the_noise_and_both_units(record_plans):
-    hopeless, good = record_plans
     assert hopeless.verdict == "do not train"
     assert hopeless.changes.epsilon > 0.01
-    assert hopeless.changes.records > 64
+    assert hopeless.changes.records > 75
+
+
+def test_plans_for_records_compare_places_for_the_noise_and_both_units(record_plan):
+    good = record_plan
     assert good.unit == good.settings.unit == "record"
     whole = option(good, "unit client, dp-fedavg")
     assert {row.noise_in for row in good.options if row is not whole} == {
@@ -599,14 +622,18 @@ def test_plans_for_records_compare_places_for_the_noise_and_both_units(record_pl
         "message",
         "hidden-gradient",
     }
-    assert whole.predicted.excess_loss > 2 * good.predicted.excess_loss
+    assert (
+        whole.predicted.excess_loss > good.predicted.excess_loss
+    )  # both begin from what is public
+    cold = [row for row in good.options if row.noise_in == "gradient" and not row.warm_start]
+    assert all(row.predicted.excess_loss > 2 * good.predicted.excess_loss for row in cold)
     least = min(row.predicted.excess_loss for row in good.options)
     assert good.predicted.excess_loss <= 1.021 * least
     assert good.public_only.records == 60
 
 
-def test_of_plans_that_are_as_good_the_cheapest_is_taken(record_plans):
-    made = record_plans[1]
+def test_of_plans_that_are_as_good_the_cheapest_is_taken(record_plan):
+    made = record_plan
     rows = [row for row in made.options if not row.origin.startswith("unit client")]
     least = min(row.predicted.excess_loss for row in rows)
     prices = [
@@ -614,12 +641,12 @@ def test_of_plans_that_are_as_good_the_cheapest_is_taken(record_plans):
         for row in rows
         if row.predicted.excess_loss <= 1.02 * least
     ]
-    assert made.chosen.rounds * (made.chosen.local_steps + 20.0) == min(prices)
+    assert made.chosen.rounds * (made.chosen.local_steps + 20.0) <= min(prices)
     assert len(prices) > 1
 
 
-def test_a_plan_for_records_is_what_train_does(record_plans):
-    made = record_plans[1]
+def test_a_plan_for_records_is_what_train_does(record_plan):
+    made = record_plan
     results = [
         train(made.settings.model_copy(update={"simulate_noise_seed": seed})) for seed in range(12)
     ]
@@ -636,7 +663,9 @@ def test_a_plan_for_records_is_what_train_does(record_plans):
 
 def test_networks_with_private_records_get_noise_that_no_pace_changes(capsys):
     code, out, _ = run_command(
-        capsys, *"plan --task digits-mlp --epsilon 8 --unit record --iterations 12 --json".split()
+        capsys,
+        *"plan --task digits-mlp --synthetic --epsilon 8 --unit record".split(),
+        *"--iterations 12 --json".split(),
     )
     document = json.loads(out)
     assert code == 0
@@ -665,3 +694,224 @@ def test_mistakes_about_records_get_one_clear_sentence(capsys, arguments, senten
     code, _, err = run_command(capsys, "plan", "--epsilon", "1", *arguments.split())
     assert code == 2
     assert sentence in err.replace("\n", " ")
+
+
+# ---- tables of one's own ----
+
+
+TRUSTED = "--trust secure-aggregation --algorithm dp-fedavg"
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """Public pools with a label of two classes, of three, of numbers, and of one class alone."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    features = "[a]\nlow=0\nhigh=1\n[b]\nlow=0\nhigh=1\n"
+    kinds = {
+        "two": ('categories=["n","p"]', lambda s: "np"[int(s > 1)]),
+        "three": ('categories=["n","p","q"]', lambda s: "npq"[int(np.clip(3 * s / 2, 0, 2.9))]),
+        "number": ("low=0\nhigh=2", lambda s: f"{s:.4f}"),
+        "one": ('categories=["n","p"]', lambda s: "n"),
+    }
+    for name, (bounds, label) in kinds.items():
+        Path(f"{name}.toml").write_text(f"{features}[y]\n{bounds}\n")
+        for file, n in ((name, 80), (f"{name}-test", 300)):
+            rows = [
+                f"{a:.4f},{b:.4f},{label(a + b + rng.normal(0, 0.1))}"
+                for a, b in rng.random((n, 2))
+            ]
+            Path(f"{file}.csv").write_text("a,b,y\n" + "\n".join(rows) + "\n")
+    return tmp_path
+
+
+def of_table(kind, *more, clients=8):
+    """The command for this kind of label."""
+    words = f"plan --task csv --label y --bounds {kind}.toml --epsilon 8 {TRUSTED}"
+    return [
+        *words.split(),
+        "--proxy",
+        f"{kind}.csv",
+        "--clients",
+        str(clients),
+        *" ".join(more).split(),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "sentence"),
+    [
+        ("two", "--records 10 20", "2 sizes for 8 clients; give one for each"),
+        ("two", "--records 1 2 3 4 5 6 7 8 9", "9 sizes for 8 clients"),
+        ("two", "--records 0", "records=0 is not between 1 and"),
+        ("two", "--records 5 0 5 5 5 5 5 5", "records=0 is not between 1 and"),
+        ("two", "--skew foo", "skew='foo' is neither none, mild, strong nor"),
+        ("two", "--skew=-1", "skew='-1' is neither none, mild, strong nor"),
+        ("two", "--skew 0", "skew='0' is neither none, mild, strong nor"),
+        ("one", "", "the 80 public records all have one label"),
+        ("three", "--for auroc", "for=auroc needs a label of two classes"),
+        ("number", "--for auroc", "for=auroc needs a label of two classes"),
+        ("two", "--for banana", "'error', 'loss' or 'auroc'"),
+        ("two", "--split dirichlet:0.1", "the files say which client holds what"),
+    ],
+)
+@pytest.mark.usefixtures("tables")
+def test_mistakes_about_clients_get_one_clear_sentence(capsys, kind, flags, sentence):
+    code, out, err = run_command(capsys, *of_table(kind, flags))
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            "--task breast-cancer --skew mild",
+            "skew=mild with task=breast-cancer, whose records are dealt by --split",
+        ),
+        ("--task breast-cancer --records 30", "records with task=breast-cancer, whose clients"),
+        ("--task breast-cancer --synthetic --for error", "for=error needs public records"),
+        ("--task quadratic --for auroc", "for=auroc needs public records with labels"),
+    ],
+)
+def test_mistakes_about_what_a_task_knows_get_one_clear_sentence(capsys, arguments, sentence):
+    code, out, err = run_command(capsys, "plan", "--epsilon", "2", *arguments.split())
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.usefixtures("tables")
+def test_without_a_pool_nothing_can_be_judged_by_its_error(capsys):
+    flags = [word for word in of_table("two") if word not in ("--proxy", "two.csv")]
+    code, out, err = run_command(capsys, *flags, "--for", "error")
+    assert (code, out) == (2, "")
+    assert "for=error needs public records with labels: give --proxy FILE" in err
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_private_files_change_no_plan_whether_they_exist_or_not(tables, capsys, unit):
+    """Nothing of them is read: not that they are there, nor what is in them."""
+    files = [f"silo-{i}.csv" for i in range(5)]
+    words = "plan --task csv --label y --bounds two.toml --epsilon 5 --proxy two.csv --json"
+    more = f"--algorithm dp-fedavg --iterations 16 --unit {unit} --records 90 20 30 40 60"
+    flags = [*words.split(), "--data", *files, *more.split()]
+    made = []
+    for content in (None, "a,b,y\n0.5,0.5,n\n", "nothing at all"):
+        for name in files:
+            if content is not None:
+                (tables / name).write_text(content)
+        code, out, err = run_command(capsys, *flags)
+        assert code == 0, err
+        made.append(out)
+    assert made[0] == made[1] == made[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["two", "three", "number"])
+@pytest.mark.usefixtures("tables")
+def test_every_kind_of_label_is_planned_end_to_end(capsys, kind):
+    """With test records: ways, intervals, a verdict; printed, written and read back."""
+    flags = of_table(kind, "--test", f"{kind}-test.csv", "--skew none --records 60", clients=30)
+    code, out, err = run_command(capsys, *flags, "--json")
+    assert code == 0, err
+    made = equipoise.Plan.model_validate_json(out)
+    assert [way.name for way in made.ways] == WAYS
+    for each in made.ways:
+        low, high = each.predicted.interval("test_error")
+        assert 0 <= low <= each.predicted.test_error <= high
+        assert (each.predicted.auroc is not None) == (kind == "two")
+    untrained, alone = (way(made, name) for name in ("not training", "public records alone"))
+    assert alone.predicted.test_error < 0.7 * untrained.predicted.test_error
+    low, high = alone.predicted.interval("test_error")
+    assert low * 0.8 <= alone.measured <= high * 1.2, "about what worlds say"
+    code, shown, _ = run_command(capsys, *flags)
+    assert code == 0
+    for name in WAYS:
+        assert name in shown
+    assert "guessed" not in shown
+    assert equipoise.Plan.model_validate_json(made.to_json()) == made
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("tables")
+def test_a_guess_is_said_first_and_the_plan_is_for_all_skews(capsys):
+    code, out, err = run_command(capsys, *of_table("two"))
+    assert code == 0, err
+    guesses = [line for line in out.splitlines()[:3] if line.startswith("guessed ")]
+    assert len(guesses) == 2
+    assert "--records" in guesses[0]
+    assert "--skew" in guesses[1]
+    assert "GUESSED" not in out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["error", "loss", "auroc"])
+@pytest.mark.usefixtures("tables")
+def test_a_plan_is_judged_by_what_is_asked_for(capsys, what):
+    flags = of_table("two", "--skew none --records 60 --iterations 16 --for", what)
+    made = equipoise.Plan.model_validate_json(run_command(capsys, *flags, "--json")[1])
+    assert made.judged_by == what
+    assert {"error": "error ", "loss": "loss ", "auroc": "AUROC "}[what] in made.reason
+    heading = {"error": "error", "loss": "loss", "auroc": "AUROC"}[what]
+    assert heading in run_command(capsys, *flags)[1]
+
+
+# ---- what is followed, and what is heard ----
+
+
+FOLLOWED = {
+    "warm": {"task": "breast-cancer", "epsilon": 4, "trust": "secure-aggregation"},
+    "cold": {"task": "quadratic", "clients": 60, "epsilon": 30, "trust": "secure-aggregation"},
+    "record": {**RECORD, "epsilon": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("question", FOLLOWED.values(), ids=FOLLOWED)
+def test_training_follows_a_plan_in_everything(question):
+    made = plan(**question, algorithm="dp-fedavg")
+    result, chosen = train(made, anyway=True), made.chosen
+    run = result.run
+    for name in ("algorithm", "eta", "local_steps", "iterations", "clip", "gamma", "returns"):
+        assert getattr(run, name) == getattr(chosen, name), name
+    assert run.warm_start == chosen.warm_start
+    assert run.l2 == chosen.l2
+    assert result.rounds == chosen.rounds
+    assert run.noise_in == chosen.noise_in
+    tolerance = 1e-9 if made.unit == "client" or chosen.noise_in == "gradient" else 0.05
+    assert result.account.sigma == pytest.approx(chosen.sigma, rel=tolerance)
+    assert result.epsilon_spent <= question["epsilon"]
+
+
+def test_a_given_regulariser_is_kept():
+    made = plan(**BASIC, epsilon=5, algorithm="dp-fedavg", l2=0.003, iterations=8)
+    assert made.chosen.l2 == made.settings.l2 == 0.003
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        {**BASIC, "epsilon": (2.0, 5.0), "iterations": 8},
+        {**RECORD, "epsilon": 2.0, "iterations": 8, "noise_in": "gradient"},
+    ],
+    ids=["client", "record"],
+)
+def test_progress_never_goes_back_and_ends_at_one(question):
+    heard = []
+    plan_all(Question.of(**question, algorithm="dp-fedavg"), progress=heard.append)
+    assert len(heard) > 4
+    assert heard == sorted(heard)
+    assert heard[0] > 0
+    assert heard[-1] == pytest.approx(1.0)
+
+
+@pytest.mark.slow
+def test_the_same_question_gets_the_same_plan_and_another_seed_other_worlds():
+    asked = {**BASIC, "epsilon": 5, "algorithm": "dp-fedavg", "iterations": 8}
+    first, again, other = plan(**asked), plan(**asked), plan(**asked, seed=1)
+    assert first == again
+    assert first.predicted != other.predicted

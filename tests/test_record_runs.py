@@ -15,7 +15,7 @@ from equipoise.algorithms import algorithm_spec
 from equipoise.algorithms.schedule import schedule_of
 from equipoise.engine import hyper_of, noise_of
 from equipoise.fleets import Broadcast, SimulatedFleet, server_rounds
-from equipoise.planning import planner
+from equipoise.planning import trial
 from equipoise.privacy.gaussian import gdp_mu
 from equipoise.privacy.lattice import NOT_ROUNDED
 from equipoise.privacy.noise import SecretNoise, SimulatedNoise
@@ -396,7 +396,11 @@ def test_sums_are_kept_in_double_precision():
 )
 def test_settings_that_would_be_ignored_are_refused(capsys, monkeypatch, arguments, sentence):
     """At once: no plan is tried before."""
-    monkeypatch.setattr(planner, "race", None)
+
+    def tries(*_):
+        raise AssertionError("a plan is tried")
+
+    monkeypatch.setattr(trial, "_run", tries)
     code, _, err = run_command(capsys, *arguments.split())
     assert code == 2
     assert sentence in err.replace("\n", " ")

@@ -13,7 +13,7 @@ from torch import nn
 import equipoise
 import paper
 from equipoise import InvalidValue, UnsafeModel, epsilon_spent, train
-from equipoise.planning import problems
+from equipoise.planning import search
 from equipoise.privacy.noise import SimulatedNoise
 from equipoise.result import Result
 from equipoise.settings import Settings
@@ -203,20 +203,25 @@ class Stop(Exception):
 
 
 def test_a_planner_tries_the_steps_that_a_pull_allows(monkeypatch):
-    """1/L for rounds of one step, which feel no pull; 1/(L + prox) and shorter for longer ones."""
-    screened = []
+    """From 1/(L + prox), which is stable whatever the records are, up to what is stable for the
+    stand-ins with that pull."""
+    seen = []
 
-    def screen(surrogate, what, place):
-        screened.append((surrogate.L, what.etas))
+    def try_all(worlds, candidates, level, seeds):
+        seen.append((worlds, sorted({candidate.eta for candidate in candidates})))
         raise Stop
 
-    monkeypatch.setattr(problems, "screen", screen)
+    monkeypatch.setattr(search, "try_all", try_all)
     for how in ({"algorithm": "dp-fedprox", "prox": 3}, {"algorithm": "dp-fedavg"}):
         with pytest.raises(Stop):
             equipoise.plan(task="breast-cancer", epsilon=2, trust="secure-aggregation", **how)
-    (L, pulled), (_, plain) = screened
-    assert pulled == [1 / L, 1 / (L + 3), 0.25 / (L + 3)]
-    assert plain == [1 / L, 0.25 / L]
+    L = load_task("breast-cancer", TaskOptions(public_records=40)).L
+    for (worlds, etas), pull in zip(seen, (3, 0), strict=True):
+        assert etas[0] == pytest.approx(1 / (L + pull))
+        longest = 1 / (1 / worlds.longest + pull)
+        assert etas[-1] <= longest * (1 + 1e-9)
+        assert etas[-1] > longest / 4
+    assert seen[0][1][-1] < seen[1][1][0], "a pull shortens all of them"
 
 
 @pytest.mark.slow

@@ -94,6 +94,12 @@ class Common(BaseModel):
         "(default: the task's)",
     )
     l2: float | None = flag(None, LEARNING, "regulariser of a linear model (default: the task's)")
+    public_l2: float | None = flag(
+        None,
+        LEARNING,
+        "regulariser of the linear model that public records alone teach, from which a warm start "
+        "begins (default: as l2; a plan finds it by cross-validation on these records)",
+    )
     seed: int = flag(0, LEARNING, "public seed of split, coins and minibatches; never of the noise")
     options: AlgorithmOptions = Field(default_factory=HashableOptions)
 
@@ -186,7 +192,11 @@ class Common(BaseModel):
             self.clients is None or 1 <= self.clients <= MOST_CLIENTS,
             f"clients={self.clients} is not between 1 and {MOST_CLIENTS:,}",
         )
-        require(self.l2 is None or 0 < self.l2 < math.inf, f"l2={self.l2} is not a positive number")
+        for name in ("l2", "public_l2"):
+            value = getattr(self, name)
+            require(
+                value is None or 0 < value < math.inf, f"{name}={value} is not a positive number"
+            )
         require(self.public_records >= 0, f"public_records={self.public_records} is not >= 0")
         require(
             0 <= self.test_share < 1,

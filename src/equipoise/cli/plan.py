@@ -49,6 +49,7 @@ def plan(
     asked = plain(Question, question)
     require(asked is not None, "epsilon is missing: give a budget")
     assert asked
+    own = _at_home(asked, alone) if alone else None
     try:
         plans = _plans(asked)
     except KeyboardInterrupt:
@@ -59,20 +60,20 @@ def plan(
         print(plans[0].to_json())
     else:
         print(dumps({"plans": [loads(plan.to_json()) for plan in plans]}, indent=2))
-    if alone:
-        _at_home(asked, alone)
+    if own:
+        say(own)
     if save_plot:
         _draw(plans, save_plot)
 
 
-def _at_home(question: Question, path: Path) -> None:
-    """On standard error: what a silo learns of its own records is no part of a plan."""
+def _at_home(question: Question, path: Path) -> str:
+    """For standard error: what a silo learns of its own records is no part of a plan."""
     from equipoise.planning.at_home import alone
 
-    found = alone(question, str(path))
-    say(
-        f"alone       your own records, by cross-validation: error {found.error:.3f} ± "
-        f"{found.standard_error:.3f} (l2 = {found.pull:g}); nothing of this was sent or stored"
+    reached = alone(question, str(path))
+    return (
+        f"alone       your own records, by cross-validation: error {reached.error:.3f} ± "
+        f"{reached.standard_error:.3f} (l2 = {reached.pull:g}); nothing of this was sent or stored"
     )
 
 

@@ -11,7 +11,7 @@ from equipoise.errors import InvalidValue, require
 from equipoise.planning.question import Question
 from equipoise.tasks import TaskOptions, task_spec
 from equipoise.tasks.linear import LinearClients, Link, linear_clients, linear_measure
-from equipoise.tasks.public import minimiser
+from equipoise.tasks.public import rough_minimiser
 from equipoise.tasks.task import Table
 
 PULLS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -46,7 +46,7 @@ def tuned(records: Table, link: Link, centre: Tensor, pull: float) -> Tensor:
     """The minimiser of a silo's own mean loss + (pull / 2) |x - centre|^2. Alone, the centre is
     zero, and the pull is l2."""
     client = linear_clients([records], link, pull, None, 0)
-    return minimiser(Towards(client, centre.double()), centre.double(), 1e-4)
+    return rough_minimiser(Towards(client, centre.double()), centre.double())
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def cross_validated(records: Table, link: Link, centre: Tensor, seed: int = 0) -
     """Of every pull, the error on a fifth of the records that was left out, five times."""
     order = np.random.default_rng(seed).permutation(len(records.features))
     folds = np.arange(len(order)) % min(FOLDS, len(order))
-    found = []
+    by_loss = []
     for pull in PULLS:
         errors, losses = [], []
         for k in range(folds.max() + 1):
@@ -72,8 +72,8 @@ def cross_validated(records: Table, link: Link, centre: Tensor, seed: int = 0) -
             errors.append(float(measured.error))
             losses.append(float(measured.loss))
         spread = float(np.std(errors) / np.sqrt(max(1, len(errors) - 1)))
-        found.append((float(np.mean(losses)), AtHome(pull, float(np.mean(errors)), spread)))
-    return min(found, key=lambda pair: pair[0])[1]
+        by_loss.append((float(np.mean(losses)), AtHome(pull, float(np.mean(errors)), spread)))
+    return min(by_loss, key=lambda pair: pair[0])[1]
 
 
 FEWEST_RECORDS = 10
@@ -81,8 +81,8 @@ FEWEST_RECORDS = 10
 
 def alone(question: Question, path: str) -> AtHome:
     """What a silo would reach by itself with the records of its own file: nothing leaves."""
-    spec = task_spec(question.task or "")
-    if spec.own_records is None:
+    spec = task_spec(question.task) if question.task else None
+    if spec is None or spec.own_records is None:
         raise InvalidValue(
             f"alone={path} with task={question.task}: only task csv has a file for each client; "
             "leave it out"

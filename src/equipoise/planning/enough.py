@@ -5,42 +5,49 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from torch import Tensor
+
+from equipoise.algorithms.schedule import divisors_of
+from equipoise.errors import InvalidValue
 from equipoise.planning.candidates import Candidate, smallest
-from equipoise.planning.outlook import Tried, judge_models
+from equipoise.planning.outlook import SURE, Tried, judge_models
 from equipoise.planning.plan import Changes
 from equipoise.planning.problems import (
     LADDER,
+    LONGEST,
     ClientProblem,
     PlanningProblem,
     RecordProblem,
     averaged_noise,
 )
-from equipoise.planning.question import JudgeBy
+from equipoise.planning.question import JudgeBy, Question
 from equipoise.planning.trial import Trial, try_all
 from equipoise.planning.worlds import Worlds
 from equipoise.privacy.gaussian import gdp_mu
 
 FEW = 8  # worlds
+LITTLE = 1.02  # times what there is, which was not enough
 WORTH_WHILE = 0.9  # where no error is known, of the excess loss of not training
 
 
 def changes_of(problem: PlanningProblem, best: Trial, what: JudgeBy, ways: list[Tried]) -> Changes:
     """Judged by the plan that was found, and by others that do more with less noise."""
     worlds = problem.worlds.first(FEW)
-    free = [float(tried.values.mean()) for tried in ways if tried.way.free]
-    plans = _bolder(best.candidate)
+    plans = _bolder(best.candidate, problem.question)
+    needed = WORTH_WHILE * worlds.excess(worlds.start(False))
+    if ways:
+        free = [tried.values for tried in ways if tried.way.free]
+        needed = min(free, key=lambda values: float(values.mean()))
+    needed = needed[: len(worlds.rows)]
 
-    def value(trial: Trial) -> float:
-        if not ways:
-            start = worlds.excess(worlds.start(False)[:, None])
-            return float((trial.excess.mean(1, keepdim=True) / start).mean())
-        return float(judge_models(worlds, trial.x).by(what).mean())
-
-    needed = min(free) if free else WORTH_WHILE
+    def value(trial: Trial) -> Tensor:
+        return judge_models(worlds, trial.x).by(what).mean(1) if ways else trial.excess.mean(1)
 
     def worth(changed: PlanningProblem) -> bool:
-        tried = try_all(worlds, plans, changed.level, range(2))
-        return min(value(trial) for trial in tried) < needed
+        """As a verdict says it: in the mean, and in most worlds."""
+        known = [plan for plan in plans if _possible(changed, plan)]
+        gains = [needed - value(t) for t in try_all(worlds, known, changed.level, range(2))]
+        return any(float(g.mean()) > 0 and float((g > 0).double().mean()) >= SURE for g in gains)
 
     if isinstance(problem, ClientProblem):
         return _clients(problem, worlds, worth)
@@ -48,14 +55,32 @@ def changes_of(problem: PlanningProblem, best: Trial, what: JudgeBy, ways: list[
     return _records(problem, worlds, worth)
 
 
-def _bolder(candidate: Candidate) -> list[Candidate]:
-    """The plan, and plans that go farther."""
-    plans = [replace(candidate, returns="last")]
-    for times in (4, 16):
-        rounds = min(LADDER[-1], candidate.rounds * times)
-        plans.append(replace(plans[0], rounds=rounds))
-        plans.append(replace(plans[0], rounds=rounds, clip=candidate.clip / 2))
-    return plans
+def _possible(problem: PlanningProblem, candidate: Candidate) -> bool:
+    """Whether there is such noise: for very many records, or a very small clip, there is none."""
+    try:
+        problem.level(candidate)
+    except InvalidValue:
+        return False
+    return True
+
+
+def _bolder(candidate: Candidate, question: Question) -> list[Candidate]:
+    """The plan, and plans that go farther, within what the question fixes."""
+    plain, T = replace(candidate, returns="last"), question.iterations
+    tau, K = plain.local_steps, plain.rounds
+    paces = [(t, min(LADDER[-1], K * more)) for more in (4, 16) for t in (tau, 8 * min(tau, 8))]
+    if T:
+        every = [(t, T // t) for t in divisors_of(T) if T // t <= LADDER[-1]]
+        paces = every[:: max(1, len(every) // 4)]
+    clips = (1.0,) if question.clip else (0.5, 1.0, 4.0, 32.0)
+    gammas = {plain.gamma, question.gamma or 1.0}
+    return [plain] + [
+        replace(plain, local_steps=t, rounds=k, clip=plain.clip * times, gamma=gamma)
+        for t, k in paces
+        for times in clips
+        for gamma in sorted(gammas)
+        if T or t * k <= LONGEST
+    ]
 
 
 def _clients(
@@ -64,7 +89,7 @@ def _clients(
     def enough(times: float) -> bool:
         return worth(replace(problem, worlds=worlds, less_noise=1 / times))
 
-    less = smallest(enough, 1.0)  # how many times less noise would do
+    less = smallest(enough, LITTLE)  # how many times less noise would do
     if less is None:
         return Changes()
     facts, promise = problem.facts, problem.promise
@@ -101,7 +126,7 @@ def _records(
             )
         )
 
-    records = smallest(enough, mean, whole=True)
+    records = smallest(enough, math.ceil(LITTLE * mean), whole=True)
     if records is None:
         return Changes()
     epsilon, delta = problem.promise.epsilon, problem.promise.delta

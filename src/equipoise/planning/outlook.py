@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from equipoise.errors import require
 from equipoise.planning.at_home import pull_for, tuned
 from equipoise.planning.plan import Prediction, Verdict, Way
 from equipoise.planning.population import Truth
@@ -28,7 +29,7 @@ SURE = 0.8  # share of worlds in which a way must be better to be called so
 HOMES = 8  # worlds in which silos at home are tried
 SILOS = (0.125, 0.375, 0.625, 0.875)  # quantiles of the clients' sizes that stand for all
 MOST_AT_HOME = 1000  # records of a silo that is tried at home
-MOST_PARAMETERS_AT_HOME = 300
+MOST_PARAMETERS_AT_HOME = 1000
 
 
 class Judged(NamedTuple):
@@ -46,9 +47,27 @@ class Judged(NamedTuple):
         return self.error if what == "error" else self.loss
 
 
+def check_judged(what: JudgeBy | None, worlds: Worlds) -> None:
+    """Refuse to judge by what cannot be known."""
+    require(
+        what is None or worlds.kind == "real records",
+        f"for={what} needs public records with labels: give --proxy FILE",
+    )
+    require(
+        what != "auroc" or _two_classes(worlds.rows[0]),
+        "for=auroc needs a label of two classes, which this task does not have: give error or loss",
+    )
+
+
+def _two_classes(row: World) -> bool:
+    assert row.test is not None
+    clients: Any = row.clients
+    return clients.link.error_name == SHARE_WRONG and row.test.targets.shape[-1] == 1
+
+
 def judge_models(worlds: Worlds, x: Tensor) -> Judged:
     """Models [worlds, seeds, d], on the records of their worlds that no client holds."""
-    each = [_judge(row, of) for row, of in zip(worlds.rows, x, strict=True)]
+    each = [_judge(row, models) for row, models in zip(worlds.rows, x, strict=True)]
     errors, losses, ranks = zip(*each, strict=True)
     binary = all(rank is not None for rank in ranks)
     return Judged(torch.stack(errors), torch.stack(losses), torch.stack(ranks) if binary else None)
@@ -57,11 +76,11 @@ def judge_models(worlds: Worlds, x: Tensor) -> Judged:
 def _judge(row: World, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     assert row.test is not None
     clients: Any = row.clients
-    found = [
+    of_truths = [
         judge_on(features, targets, clients.link, x)
         for features, targets in zip(row.test.features, row.test.targets, strict=True)
     ]
-    errors, losses, ranks = zip(*found, strict=True)
+    errors, losses, ranks = zip(*of_truths, strict=True)
     means = [torch.stack(values).mean(0) for values in (errors, losses)]
     rank = None if ranks[0] is None else torch.stack(ranks).mean(0)
     return means[0], means[1], rank
@@ -82,11 +101,14 @@ def judge_on(
 
 def area(scores: Tensor, positive: Tensor) -> Tensor:
     """AUROC: how often a positive record's score [..., n] is above a negative one's; ties count
-    half (as the order of equal scores is arbitrary, up to rounding)."""
-    ranks = scores.argsort(-1).argsort(-1).double() + 1
+    half."""
     yes, no = int(positive.sum()), int((~positive).sum())
     if not yes or not no:
-        return torch.full(scores.shape[:-1], 0.5)
+        return scores.new_full(scores.shape[:-1], 0.5)
+    scores = scores.contiguous()
+    ordered = scores.sort(-1).values
+    below, up_to = (torch.searchsorted(ordered, scores, right=right) for right in (False, True))
+    ranks = (below + up_to + 1).double() / 2
     wins = (ranks * positive).sum(-1) - yes * (yes + 1) / 2
     return (wins / (yes * no)).to(scores.dtype)
 
@@ -187,13 +209,13 @@ class Judge:
         judged, least = [], []
         for row, own, c in zip(rows, homes, start, strict=True):
             clients: Any = row.clients
-            found = []
+            of_silos = []
             for home in own:
                 pull = pull_for(len(home.records.features), pulls)
                 x = tuned(home.records, clients.link, c, pull)
-                found.append(judge_on(*_tensors(home.test), clients.link, x[None]))
-            judged.append(_mean(found[1:]))
-            least.append(found[0])
+                of_silos.append(judge_on(*_tensors(home.test), clients.link, x[None]))
+            judged.append(_mean(of_silos[1:]))
+            least.append(of_silos[0])
         every, smallest = _joined(judged), _joined(least)
         way = Way(
             name=name,
@@ -216,12 +238,12 @@ def _homes(row: World, sizes: Sequence[int], w: int) -> list[Home]:
     assert row.truth is not None
     rng = stream(w, "homes")
     chosen = [min(sizes), *(int(np.quantile(sizes, at, method="nearest")) for at in SILOS)]
-    found = []
+    homes = []
     for size in chosen:
         truth = row.truth.own(row.skew.own_truths, rng) if row.skew.own_truths else row.truth
         records = _skewed(truth, row.skew, min(size, MOST_AT_HOME), rng)
-        found.append(Home(records, truth.records(MOST_AT_HOME, rng)))
-    return found
+        homes.append(Home(records, truth.records(MOST_AT_HOME, rng)))
+    return homes
 
 
 def _skewed(truth: Truth, skew: Skew, size: int, rng: np.random.Generator) -> Table:
@@ -267,15 +289,17 @@ def _joined(found: list[Any]) -> Judged:
     return Judged(torch.stack(errors), torch.stack(losses), rank)
 
 
-NOT_TRAINING, PUBLIC_ALONE, SILO_ALONE = (
+NOT_TRAINING, PUBLIC_ALONE, SILO_ALONE, PUBLIC_AT_HOME = (
     "not training",
     "public records alone",
     "each silo alone",
+    "public model, tuned at home",
 )
 VERDICTS: dict[str, Verdict] = {
     NOT_TRAINING: "do not train",
     PUBLIC_ALONE: "public data alone is as good",
     SILO_ALONE: "each silo alone is as good",
+    PUBLIC_AT_HOME: "each silo alone is as good",
 }
 NAMES = {"error": "error", "loss": "loss", "auroc": "AUROC"}
 

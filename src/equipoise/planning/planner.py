@@ -4,6 +4,7 @@ Nothing of the budget is spent: plans are tried in worlds that are drawn from pu
 alone (docs/planning.md).
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,15 +25,18 @@ from equipoise.planning.networks import plan_networks
 from equipoise.planning.outlook import (
     MOST_PARAMETERS_AT_HOME,
     PUBLIC_ALONE,
+    PUBLIC_AT_HOME,
     SILO_ALONE,
     Judge,
     Tried,
+    check_judged,
     judge_models,
     predicted,
     trial_value,
     verdict_of,
 )
 from equipoise.planning.plan import Option, Plan, Prediction, Question, Verdict
+from equipoise.planning.population import population_of
 from equipoise.planning.problems import (
     AS_GOOD,
     LONGEST,
@@ -50,7 +54,7 @@ from equipoise.result import PublicOnly
 from equipoise.tasks import Task, TaskOptions, load_to_plan, task_spec
 from equipoise.tasks.linear import LinearClients, LinearMeasure
 from equipoise.tasks.public import public_only
-from equipoise.tasks.task import Convex, Records
+from equipoise.tasks.task import Convex, Records, Table
 
 PUBLIC_RECORDS = 40  # of a task that can spare some, if the user names no pool
 WORLDS, FEW_WORLDS = 16, 8  # few in many dimensions, where they differ less and cost more
@@ -199,6 +203,7 @@ class Public:
 
 
 def _public(question: Question, task: Task) -> Public:
+    task = _with_public_model(question, task)
     known = known_of(task, question.skew, question.records)
     if question.unit == "record" and known.sizes is None:
         known = known._replace(sizes=(known.guess,) * len(task.clients.sizes))
@@ -206,10 +211,7 @@ def _public(question: Question, task: Task) -> Public:
     worlds = worlds_of(task, known, count, question.seed)
     alone = public_only(task)
     sizes = known.sizes or (known.guess,) * len(task.clients.sizes)
-    require(
-        question.judge_by is None or worlds.kind == "real records",
-        f"for={question.judge_by} needs public records with labels: give --proxy FILE",
-    )
+    check_judged(question.judge_by, worlds)
     start = worlds.excess(worlds.start(False)[:, None])
     untrained = predicted(start, None).model_copy(update={"test_error": untrained_error(task)})
     measure: Measure = mean_excess
@@ -227,7 +229,17 @@ def _public(question: Question, task: Task) -> Public:
     )
 
 
-def _effort(worlds: Worlds) -> Effort:
+def _with_public_model(question: Question, task: Task) -> Task:
+    """The public records teach what they can: with the regulariser that predicts best what was left
+    out of them, and none that is weaker than that of the clients' loss, whose optimum is sought."""
+    if question.public_l2 or not isinstance(task.pool, Table):
+        return task
+    assert isinstance(task.clients, LinearClients)
+    population = population_of(task.pool, task.clients.link, math.inf, None)
+    return replace(task, public_l2=max(population.public_l2, task.clients.l2))
+
+
+def effort_of(worlds: Worlds) -> Effort:
     """More work for larger tables, up to a few seconds' worth."""
     most = min(2e10, max(5e9, 2e5 * worlds.width))
     several = len(worlds.skews) > 1
@@ -252,7 +264,9 @@ def _plan_clients(question: Question, public: Public, epsilon: float, progress: 
     assert plan.chosen.clip is not None
     known = public if plan.chosen.l2 in (None, public.facts.mu) else public.with_l2(plan.chosen.l2)
     context = Context(problem(known), plan.chosen.clip, question.v, known.predict, public.untrained)
-    return plan.model_copy(update={"options": [*plan.options, *formulas(context)]})
+    options = [*plan.options, *formulas(context)]
+    progress(1.0)
+    return plan.model_copy(update={"options": options})
 
 
 def _both_units(question: Question, public: Public, epsilon: float, progress: Progress) -> Plan:
@@ -270,7 +284,7 @@ def _both_units(question: Question, public: Public, epsilon: float, progress: Pr
     of_clients = ClientProblem(
         whole, public.worlds, whole.promise(epsilon), public.facts, whole.mechanisms[0]
     )
-    searched = search(of_clients, _effort(public.worlds)._replace(most=1e9))
+    searched = search(of_clients, effort_of(public.worlds)._replace(most=1e9))
     (trial,) = searched.best(1)
     origin = f"unit client, {trial.candidate.algorithm}"
     beside = _option(origin, trial, Found(public, of_clients, searched, trial))
@@ -290,14 +304,6 @@ class Found:
     searched: Searched
     best: Trial
 
-    def public_error(self) -> float | None:
-        """On the task's test records, of what its public records teach with this regulariser."""
-        task, l2 = self.public.task, self.public.facts.mu
-        if isinstance(task.clients, LinearClients) and l2 is not None:
-            task = replace(task, clients=replace(task.clients, l2=l2))
-        alone = public_only(task)
-        return alone.test_error if alone else None
-
 
 def _plan(
     question: Question,
@@ -307,23 +313,23 @@ def _plan(
 ) -> Plan:
     """A search, a choice, the ways beside it, a verdict: the same for both units."""
     first = _found(question, problem_of(public), public, lambda share: progress(0.6 * share))
-    found = _regularised(question, problem_of, first)
+    final = _regularised(question, problem_of, first)
     progress(0.8)
-    verdict, reason, ways = _verdict(found, first)
+    verdict, reason, ways = _verdict(final, first)
     progress(0.95)
-    problem, best, l2 = found.problem, found.best, _l2(found.public)
+    problem, best, l2 = final.problem, final.best, _l2(final.public)
     spec = task_spec(question.task or "")
     clients = None if spec.load_to_plan else public.facts.clients
     shared = {**question.passed_on(clients), "task": question.task}
     if l2 is not None and spec.takes.l2:
-        shared["l2"] = l2
+        shared |= {"l2": l2, "public_l2": public.task.public_l2}
     return Plan(
         verdict=verdict,
         reason=reason,
         promise=problem.promise,
         units=public.facts.units(question.unit),
         nu2=problem.nu2(best.candidate),
-        chosen=_option("plan", best, found),
+        chosen=_option("plan", best, final),
         options=[
             _option(line.origin, trial, first)
             for line in first.problem.lines()
@@ -353,7 +359,7 @@ def _found(
     for line in problem.lines():  # what training would refuse is not tried first
         candidate = line.candidate(1 / (public.facts.L or 1), 1, 1, question.clip or 1.0)
         settings_of(candidate, problem.promise, task=problem.facts.task)
-    searched = search(problem, _effort(public.worlds), public.measure, progress)
+    searched = search(problem, effort_of(public.worlds), public.measure, progress)
     (best,) = searched.best(1)
     if isinstance(problem, RecordProblem):
         best = _cheapest(problem, searched, best)
@@ -432,11 +438,13 @@ def _verdict(found: Found, first: Found) -> tuple[Verdict, str, list[Tried]]:
     ways = [judge.not_training(untrained_error(public.task))]
     if worlds.warm:
         taught = worlds.start(True)[:, None]
-        measured = found.public_error()
+        measured = public.alone.test_error if public.alone else None
         ways.append(judge.of_models(PUBLIC_ALONE, taught, worlds.excess(taught), True, measured))
     small = len(worlds.x0) <= MOST_PARAMETERS_AT_HOME
     if small:
         ways.append(judge.at_home(SILO_ALONE, None, free=True))
+        if worlds.warm:
+            ways.append(judge.at_home(PUBLIC_AT_HOME, worlds.start(True), free=True))
     for warm, name in ((False, "federated"), (True, "federated, warm start")):
         chosen = [best] if best.candidate.warm == warm else first.searched.best(1, _begins(warm))
         ways += [judge.of_models(name, trial.x, trial.excess, False) for trial in chosen]
@@ -472,12 +480,12 @@ def _by_excess(public: Public, best: Trial, worlds: Worlds) -> tuple[Verdict, st
 
 def _limits(question: Question, candidate: Candidate) -> list[str]:
     """Where the search ended at a limit of its own."""
-    found = []
+    sentences = []
     if candidate.rounds >= MOST_ROUNDS:
-        found.append(f"LIMIT: plans have at most {MOST_ROUNDS} rounds; more may be better")
+        sentences.append(f"LIMIT: plans have at most {MOST_ROUNDS} rounds; more may be better")
     if not question.iterations and candidate.iterations > LONGEST // 2:
-        found.append(f"LIMIT: plans have at most {LONGEST} local steps; more may be better")
-    return found
+        sentences.append(f"LIMIT: plans have at most {LONGEST} local steps; more may be better")
+    return sentences
 
 
 def _option(origin: str, trial: Trial, found: Found) -> Option:

@@ -22,12 +22,13 @@ from torch import Tensor
 from equipoise.errors import DataError
 from equipoise.seeds import stream
 from equipoise.tasks.linear import SHARE_WRONG, Link, linear_clients
-from equipoise.tasks.public import minimiser
+from equipoise.tasks.public import rough_minimiser
 from equipoise.tasks.task import Table
 
 FEWEST_RECORDS = 8
 STRENGTHS = np.geomspace(1e-4, 1.0, 9)  # of a regulariser
 SMOOTHING = 0.7  # standard deviations of the pool's features that are added to a drawn record
+WIDEST = 2.5  # times as far apart as in the pool records of a class may lie
 SHARPEST = 3.0  # times as sharp, or as blunt, as the fitted model a truth may be
 FOLDS = 5
 JUDGED = 1000  # records on which a model is judged in a truth
@@ -81,6 +82,7 @@ class Truth:
     teacher   the weights [outputs, features] that labels follow
     kept      the share of labels that are a neighbour's in the pool instead
     noise     standard deviation of the targets of least squares
+    wider     times as far as in the pool do records lie from the centre of their class
     pool      a public pool that was drawn from it
     """
 
@@ -89,22 +91,26 @@ class Truth:
     teacher: Floats
     kept: float
     noise: float
+    wider: float = 1.0
     pool: Table | None = None
 
-    def taught(self, l2: float) -> Tensor:
+    def taught(self) -> Tensor:
         """What the public pool teaches."""
         assert self.pool is not None
-        return torch.from_numpy(_fit(self.pool, self.population.link, l2).ravel())
+        people = self.population
+        return torch.from_numpy(_fit(self.pool, people.link, people.public_l2).ravel())
 
     def records(self, count: int, rng: np.random.Generator) -> Table:
         """Records of the pool, moved by a part of the spread around their class (and shrunk as
-        much, so that the spread stays), no longer than a record may be; the last feature is 1."""
+        much, so that the spread stays, or is `wider`), no longer than a record may be; the last
+        feature is 1."""
         people = self.population
         pool = people.pool.features[:, :-1]
         chosen = rng.choice(len(pool), size=count, p=self.shares)
         centres = people.centres[people.classes[chosen]]
         steps = SMOOTHING * rng.standard_normal((count, pool.shape[1])) @ people.spread
-        rows = centres + (pool[chosen] - centres + steps) / math.sqrt(1 + SMOOTHING**2)
+        away = (pool[chosen] - centres + steps) / math.sqrt(1 + SMOOTHING**2)
+        rows = centres + self.wider * away
         length = np.linalg.norm(rows, axis=1, keepdims=True)
         rows *= np.minimum(1, people.norm / np.maximum(length, 1e-300))
         features = np.hstack([rows, np.ones((count, 1))])
@@ -126,12 +132,17 @@ class Truth:
 @dataclass(frozen=True)
 class Population:
     """What the pool says, whatever the truth; `norm` bounds the features of a record but for the
-    last, which is 1, and l2 is the regulariser of the public model."""
+    last, which is 1. `l2` is the regulariser of the public model, where it is given."""
 
     pool: Table
     link: Link
     norm: float
-    l2: float
+    l2: float | None
+
+    @property
+    def public_l2(self) -> float:
+        """The regulariser of the public model: the likeliest."""
+        return self.l2 or float(STRENGTHS[self.probabilities.argmax()])
 
     @property
     def labelled(self) -> bool:
@@ -165,8 +176,8 @@ class Population:
         evidence = -n * losses if self.labelled else -n / 2 * np.log(losses)
         probabilities = np.exp(evidence - evidence.max())
         probabilities[probabilities < 1e-3] = 0
-        found: Floats = probabilities / probabilities.sum()
-        return found
+        normalised: Floats = probabilities / probabilities.sum()
+        return normalised
 
     @cached_property
     def noise(self) -> float:
@@ -195,7 +206,7 @@ class Population:
         nearest, among `spare` times as many."""
         seen = seen or self._left_out()
         drawn = [self._truth(rng) for _ in range(spare * count)]
-        reached = [seen_of(t.taught(self.l2), t.records(JUDGED, rng), self.link) for t in drawn]
+        reached = [seen_of(t.taught(), t.records(JUDGED, rng), self.link) for t in drawn]
         chosen, left = [], set(range(len(drawn)))
         for _ in range(count):
             wanted = seen.again(rng)
@@ -206,12 +217,12 @@ class Population:
 
     def _left_out(self) -> Seen:
         """What pools like this one reach, on records of the pool that were left out."""
-        folds, found = np.arange(len(self.pool.features)) % FOLDS, []
+        folds, of_folds = np.arange(len(self.pool.features)) % FOLDS, []
         for k in range(FOLDS):
             used, left_out = (self.pool.rows(at) for at in (folds != k, folds == k))
-            weights = torch.from_numpy(_fit(used, self.link, self.l2).ravel())
-            found.append(seen_of(weights, left_out, self.link))
-        means = [float(np.mean(column)) for column in zip(*found, strict=True)]
+            weights = torch.from_numpy(_fit(used, self.link, self.public_l2).ravel())
+            of_folds.append(seen_of(weights, left_out, self.link))
+        means = [float(np.mean(column)) for column in zip(*of_folds, strict=True)]
         error, loss, error_se, loss_se = means
         return Seen(error, loss, error_se / math.sqrt(FOLDS), loss_se / math.sqrt(FOLDS))
 
@@ -221,13 +232,14 @@ class Population:
         teacher = _fit(self.pool, self.link, strength, shares)
         sharper = SHARPEST ** rng.uniform(-1, 1)
         if self.labelled:
-            truth = Truth(self, shares, sharper * teacher, rng.random(), 0.0)
+            wider = WIDEST ** rng.uniform(-0.5, 1)
+            truth = Truth(self, shares, sharper * teacher, rng.random(), 0.0, wider)
         else:
             truth = Truth(self, shares, teacher, 0.0, self.noise / math.sqrt(sharper))
         return replace(truth, pool=truth.records(len(self.pool.features), rng))
 
 
-def population_of(pool: Table, link: Link, norm: float, l2: float) -> Population:
+def population_of(pool: Table, link: Link, norm: float, l2: float | None) -> Population:
     if len(pool.features) < FEWEST_RECORDS:
         raise DataError(
             f"{len(pool.features)} public records are too few to stand for clients: give "
@@ -248,7 +260,7 @@ def _fit(pool: Table, link: Link, strength: float, shares: Floats | None = None)
     if shares is not None:
         clients = replace(clients, weights=torch.from_numpy(shares)[None])
     start = torch.zeros(pool.features.shape[1] * pool.targets.shape[1], dtype=torch.float64)
-    fitted: Floats = minimiser(clients, start, 1e-4).numpy().reshape(pool.targets.shape[1], -1)
+    fitted: Floats = rough_minimiser(clients, start).numpy().reshape(pool.targets.shape[1], -1)
     return fitted
 
 

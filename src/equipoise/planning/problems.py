@@ -33,6 +33,8 @@ class PlanningProblem(Protocol):
     """A question, worlds, and what can be tried."""
 
     @property
+    def question(self) -> Question: ...
+    @property
     def worlds(self) -> Worlds: ...
     @property
     def promise(self) -> Promise: ...
@@ -108,13 +110,13 @@ class ClientProblem:
         ]
 
     def beginning(self, line: Line) -> list[Candidate]:
-        found = []
+        candidates = []
         for eta in dict.fromkeys((self._etas(line)[0], self._etas(line)[-1])):
             for tau, rounds in self._paces():
                 for K in rounds:
                     for C, gamma in self._clips(line, K):
-                        found.append(line.candidate(eta, tau, K, C, gamma))
-        return found
+                        candidates.append(line.candidate(eta, tau, K, C, gamma))
+        return candidates
 
     def _etas(self, line: Line) -> list[float]:
         """From 1/L, which is stable whatever the records are, up by factors of four to what is
@@ -236,7 +238,7 @@ class RecordProblem:
 
     def lines(self) -> list[Line]:
         """Without what training refuses, unless that was asked for."""
-        found, refusals = [], []
+        lines, refusals = [], []
         for place, algorithm in _pairs(self.question):
             options = _options(self.question, algorithm, place)
             line = Line(algorithm, options, place, False)
@@ -247,10 +249,10 @@ class RecordProblem:
                     raise
                 refusals.append(refusal)
                 continue
-            found += [replace(line, warm=warm) for warm in _starts(self.worlds)]
-        if refusals and not found:
+            lines += [replace(line, warm=warm) for warm in _starts(self.worlds)]
+        if refusals and not lines:
             raise refusals[0]
-        return found
+        return lines
 
     def beginning(self, line: Line) -> list[Candidate]:
         clips, etas = self._clips(line), self._etas(line)

@@ -2,7 +2,8 @@
 better, with more worlds and seeds at every stage.
 
 Plans are compared by their regret: how many times as much a plan leaves in a world as the plan
-that is best there, in the mean over worlds. Where several kinds of skew are possible, the largest
+that is best there (and a little, so that no world counts beyond measure where nearly nothing is
+left), in the mean over worlds. Where several kinds of skew are possible, the largest
 mean counts: the plan is good whatever the skew is.
 """
 
@@ -22,6 +23,7 @@ BEAM = 3  # plans of a line whose neighbours are tried
 HOPELESS = 1.5  # times the best: lines that leave more are not followed
 BETTER = 0.995  # less than this share of the best so far is worth another round of the search
 MOST_TURNS = 12
+FLOOR = 1.0  # of the mean over worlds of what the best plans leave
 THRIFT = 0.012  # twice the local steps must leave 0.8 per cent less to be worth while
 
 
@@ -84,7 +86,8 @@ class Searched:
 
     def regrets(self) -> list[float]:
         values = torch.stack(self.values)
-        regrets = values / values.amin(0).clamp_min(1e-12)
+        least = values.amin(0)
+        regrets = values / (least + FLOOR * least.mean()).clamp_min(1e-12)
         by_skew = torch.stack([regrets[:, places].mean(1) for places in self.worlds.skews])
         largest: list[float] = by_skew.amax(0).tolist()
         return largest

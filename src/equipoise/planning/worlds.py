@@ -6,7 +6,6 @@ where that is not known, how many there are. So the spread over worlds is what i
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
@@ -16,10 +15,17 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import DataError, require
-from equipoise.planning.population import Seen, Truth, made_up_pool, population_of, seen_of
+from equipoise.planning.population import (
+    Population,
+    Seen,
+    Truth,
+    made_up_pool,
+    population_of,
+    seen_of,
+)
 from equipoise.seeds import stream
-from equipoise.tasks.linear import LinearClients, LinearMeasure, Link, linear_clients
-from equipoise.tasks.public import minimiser, public_model
+from equipoise.tasks.linear import LinearClients, LinearMeasure, joined, linear_clients
+from equipoise.tasks.public import minimiser, public_model, rough_minimiser
 from equipoise.tasks.splits import parse_split, skewed
 from equipoise.tasks.task import Convex, Table, Task
 
@@ -28,7 +34,8 @@ STAND_INS = 40  # at most: more cost time and change little
 TABLE = 80_000  # numbers in the tables of a world, where that leaves every client FEW_RECORDS
 FEW_RECORDS, MOST_RECORDS = 40, 400
 TEST_RECORDS = 1000
-LARGE = 150  # parameters, from where on worlds are made with less care
+SOFTMAX = 3  # times the work of one output
+SPARE = 4  # times as many truths are drawn as are kept
 MADE_UP_RECORDS = 200
 OWN_TRUTHS = 0.5  # how far clients' own teachers lie from the common one, in its length
 
@@ -95,10 +102,7 @@ class World:
     def with_l2(self, l2: float) -> "World":
         """The same records with another regulariser."""
         clients = replace(cast(LinearClients, self.clients), l2=l2)
-        public = self.public
-        if public is not None and self.truth is not None:
-            public = self.truth.taught(l2).float()
-        return replace(self, clients=clients, best=_best(clients, self.best), public=public)
+        return replace(self, clients=clients, best=_best(clients, self.best))
 
 
 class HeldOut(NamedTuple):
@@ -136,7 +140,8 @@ class Worlds:
         """Numbers that a local step of all clients goes through."""
         clients: Any = self.rows[0].clients
         if isinstance(clients, LinearClients):
-            return clients.features.numel() * clients.targets.shape[-1]
+            outputs = clients.targets.shape[-1]
+            return clients.features.numel() * outputs * (1 if outputs == 1 else SOFTMAX)
         return self.number * len(self.x0) ** 2
 
     @cached_property
@@ -161,7 +166,7 @@ class Worlds:
 
     def excess(self, x: Tensor) -> Tensor:
         """[worlds, ...] of models [worlds, ..., d]."""
-        return torch.stack([row.excess(of) for row, of in zip(self.rows, x, strict=True)])
+        return torch.stack([row.excess(models) for row, models in zip(self.rows, x, strict=True)])
 
     def start(self, warm: bool) -> Tensor:
         """Where training begins in every world, [worlds, d]."""
@@ -277,7 +282,7 @@ def _of_records(
     sentences = (*task.public,)
     outputs, features = task.shapes["weight"]
     norm = math.sqrt(max(0.0, (task.L - task.mu) / private.link.curvature - 1))
-    pools = [task.pool] * count
+    pools = [task.pool]
     if not isinstance(task.pool, Table):
         pools = [
             made_up_pool(MADE_UP_RECORDS, features, outputs, private.link, norm, seed + w)
@@ -286,9 +291,14 @@ def _of_records(
         kind = "made up"
         sentences += ("nothing else: the worlds have made-up records, which predict no error",)
     rows, l2 = [], private.l2
-    chosen, few = _stand_ins(known, len(private.sizes)), features * outputs > LARGE
+    chosen = _stand_ins(known, len(private.sizes))
     seen = _seen(task) if kind == "real records" else None
-    truths = _truths(pools, private.link, norm, l2, count, seed, 1 if few else 4, seen)
+    if seen:
+        sentences += ("error and loss of the public model on the test records",)
+    populations = [
+        population_of(cast(Table, pool), private.link, norm, task.public_l2) for pool in pools
+    ]
+    truths = _truths(populations, count, seed, seen)
     for w, truth in enumerate(truths):
         rng = stream(seed, "world", w)
         sizes = _sizes(known, chosen, features * outputs, rng)
@@ -338,22 +348,13 @@ def _seen(task: Task) -> Seen | None:
     return seen_of(public_model(task), records, measure.link)
 
 
-def _truths(
-    pools: Sequence[Any],
-    link: Link,
-    norm: float,
-    l2: float,
-    count: int,
-    seed: int,
-    spare: int,
-    seen: Seen | None,
-) -> list[Truth]:
+def _truths(populations: list[Population], count: int, seed: int, seen: Seen | None) -> list[Truth]:
     """A truth for every world: all from the one pool that there is, or each from one that was made
     up."""
     rng = stream(seed, "truths")
-    if all(pool is pools[0] for pool in pools):
-        return population_of(pools[0], link, norm, l2).draw(count, rng, spare, seen)
-    return [population_of(pool, link, norm, l2).draw(1, rng, 1, None)[0] for pool in pools]
+    if len(populations) == 1:
+        return populations[0].draw(count, rng, SPARE, seen)
+    return [population.draw(1, rng, 1, None)[0] for population in populations]
 
 
 def _world(
@@ -368,6 +369,7 @@ def _world(
     if skew.own_truths:
         truths = [truth.own(skew.own_truths, rng) for _ in sizes]
         tables = [own.records(size, rng) for own, size in zip(truths, sizes, strict=True)]
+        truth = replace(truth, pool=_of_all(truths, truth.pool, rng))
     else:
         truths = [truth]
         tables = _dealt(truth.records(sum(sizes), rng), skew.concentration, sizes, rng)
@@ -381,10 +383,18 @@ def _world(
         clients.single(),
         x0.float(),
         _best(clients, x0),
-        truth.taught(l2).float() if public else None,
+        truth.taught().float() if public else None,
         HeldOut(features, targets),
         truth,
     )
+
+
+def _of_all(truths: list[Truth], pool: Table | None, rng: np.random.Generator) -> Table | None:
+    """A public pool of as many records, each of one of the clients' own truths."""
+    if pool is None:
+        return None
+    whose = rng.integers(len(truths), size=len(pool.features))
+    return joined([truths[i].records(1, rng) for i in whose])
 
 
 def _best(clients: LinearClients, start: Tensor) -> Tensor:
@@ -396,7 +406,7 @@ def _best(clients: LinearClients, start: Tensor) -> Tensor:
         weights=clients.weights.flatten()[None].double() / len(clients.sizes),
         sizes=(sum(clients.sizes),),
     )
-    return minimiser(union, start.double(), 1e-4).float()
+    return rough_minimiser(union, start.double()).float()
 
 
 def _dealt(

@@ -113,6 +113,10 @@ def _checked(name: str, options: TaskOptions) -> TaskSpec:
         f"l2 with task={name}, which is no linear model with a regulariser: leave it out",
     )
     require(
+        spec.takes.l2 or options.public_l2 is None,
+        f"public_l2 with task={name}, which is no linear model with a regulariser: leave it out",
+    )
+    require(
         spec.takes.public_records or not options.public_records,
         f"public_records with task={name}: it has no records to declare public; leave it out",
     )

@@ -347,6 +347,7 @@ def linear_task(
         error_name=link.error_name,
         constant_error=float(link.constant(test.targets)) if test and len(test.targets) else None,
         pool=pool,
+        public_l2=options.public_l2,
         public=(*public, *([f"{len(pool.features)} records for planning"] if pool else [])),
         batch=options.minibatch,
         split=options.split,

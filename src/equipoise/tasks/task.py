@@ -118,6 +118,7 @@ class TaskOptions:
     """What a user may say to a task; None is the task's own default (for batch: all records).
 
     data, test   files with private records and with public test records, for tasks that read files
+    public_l2    regulariser of what public records alone teach; None: as l2
     label        the column to predict
     bounds       the file with public knowledge about columns
     test_share   the share of the records of the task's one file that are declared a public test
@@ -133,6 +134,7 @@ class TaskOptions:
     split: str | None = None
     batch: int | Literal["full"] | None = None
     l2: float | None = None
+    public_l2: float | None = None
     seed: int = 0
     data: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
@@ -175,6 +177,7 @@ class Task:
                     there are none
     error_name      what the error is, in words
     pool            public records like the private ones, to plan on; of a network, as one client's
+    public_l2       regulariser of what the pool of a linear model teaches; None: as the clients'
     constant_error  the error of the best constant answer on the public records, where it is known
     learning_rate   the step size where L is unknown
     iterations      local steps in total, if the user does not say
@@ -205,6 +208,7 @@ class Task:
     outside: tuple[str, ...] = ()
     constant_error: float | None = None
     pool: Table | Clients | None = None
+    public_l2: float | None = None
     batch: int | None = None
     split: str | None = None
     test_records: int = 0
