@@ -215,14 +215,16 @@ def _chosen(plan: Plan) -> list[tuple[str, str]]:
         what = f"what is noised (noise in: {option.noise_in})"
     start = ", from the public model" if option.warm_start else ""
     returns = ", returns the average" if option.returns == "average" else ""
-    l2 = "" if option.l2 is None else f", l2 = {option.l2:g}"
+    others = "" if option.l2 is None else f", l2 = {option.l2:g}"
+    if option.sampling_rate is not None:
+        others += f", sampling rate = {option.sampling_rate:g}"
     facts = [
         (
             "plan",
             f"{option.algorithm}{_options(option.options)}{start}: "
             f"{number_of(option.rounds, 'round')} of "
             f"{number_of(option.local_steps, 'local step')} (T = {option.iterations}), eta = "
-            f"{option.eta:.4g}, C = {option.clip:.4g}, gamma = {option.gamma:.3g}{l2}{returns}",
+            f"{option.eta:.4g}, C = {option.clip:.4g}, gamma = {option.gamma:.3g}{others}{returns}",
         ),
         (
             "noise",

@@ -235,7 +235,7 @@ def _plan(
         ways=[tried.way for tried in ways],
         judged_by=what,
         notes=_notes(public),
-        public=list(task.public),
+        public=[*task.public, f"a pool of {public.records} records, on which plans were rehearsed"],
         settings=settings_of(best.candidate, problem.promise, **{**shared, "task": question.task}),
         version=version("equipoise"),
     )
