@@ -236,7 +236,7 @@ def test_dp_fedprox_is_planned_and_its_plan_is_trained(how):
     assert result.run.options == {"prox": 0.3}
     assert result.epsilon_spent <= 4
     assert result.account.sigma == pytest.approx(plan.chosen.sigma, rel=0.1)
-    assert result.test_error < result.baseline_error
+    assert result.test_error < 0.2, "the best constant answer has 0.4"
 
 
 def test_the_coin_is_calibrated_to_the_releases_it_really_makes():

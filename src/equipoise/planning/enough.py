@@ -24,6 +24,7 @@ from equipoise.planning.question import JudgeBy, Question
 from equipoise.planning.trial import Trial, try_all
 from equipoise.planning.worlds import Worlds
 from equipoise.privacy.gaussian import gdp_mu
+from equipoise.settings import MOST_CLIENTS
 
 FEW = 8  # worlds
 LITTLE = 1.02  # times what there is, which was not enough
@@ -96,6 +97,8 @@ def _clients(
     wanted = averaged_noise(problem.place, promise, facts) / less
 
     def with_clients(number: float) -> float:
+        if number > MOST_CLIENTS:
+            return math.inf
         return averaged_noise(problem.place, promise, facts._replace(clients=math.ceil(number)))
 
     def with_epsilon(epsilon: float) -> float:

@@ -289,7 +289,7 @@ def _of_records(
             for w in range(count)
         ]
         kind = "made up"
-        sentences += ("nothing else: the worlds have made-up records, which predict no error",)
+        sentences += ("nothing else: the worlds have made-up records, which predict no test error",)
     rows, l2 = [], private.l2
     chosen = _stand_ins(known, len(private.sizes))
     seen = _seen(task) if kind == "real records" else None
