@@ -519,7 +519,9 @@ def test_csv_plans_open_no_private_file(tmp_path, monkeypatch, capsys):
     code, out, err = run_command(capsys, *flags, "--proxy", "pool.csv", *trust)
     assert code == 0, err
     document = json.loads(out)
-    assert document["verdict"] == "train"
+    assert document["verdict"] == "inconclusive", "60 public records teach two columns as well"
+    assert "cannot be decided at this spread" in document["reason"]
+    assert "public records alone" in document["reason"]
     assert document["settings"]["data"] == files
     assert document["settings"]["clip"] == document["chosen"]["clip"]
     code, out, _ = run_command(capsys, *flags, "--synthetic", *trust)
