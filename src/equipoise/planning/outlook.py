@@ -25,6 +25,7 @@ from equipoise.tasks.linear import SHARE_WRONG, Link
 from equipoise.tasks.task import Table
 
 COVERED = 0.9
+FAR = 0.15  # of what an error may be: farther from its interval a known error is no chance
 SURE = 0.8  # share of worlds in which a way must be better to be called so
 HOMES = 8  # worlds in which silos at home are tried
 SILOS = (0.125, 0.375, 0.625, 0.875)  # quantiles of the clients' sizes that stand for all
@@ -334,6 +335,21 @@ def _told(tried: Tried, what: JudgeBy) -> str:
     predicted = tried.way.predicted
     mean, low, high = (getattr(predicted, f"{name}{end}") for end in ("", "_low", "_high"))
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def disagreement(ways: list[Tried]) -> str:
+    """What to say if the public model does on the real test records what it does in no world."""
+    for way in (tried.way for tried in ways if tried.way.name == PUBLIC_ALONE):
+        ends, measured = way.predicted.interval("test_error"), way.measured
+        if ends and measured is not None:
+            away = max(ends[0] - measured, measured - ends[1])
+            if away > FAR * max(1.0, ends[1]):
+                return (
+                    "the public records and the test records disagree: the public model's error "
+                    f"on these is {measured:.3g}, where {ends[0]:.3g} to {ends[1]:.3g} were to be "
+                    "expected; no world is like that"
+                )
+    return ""
 
 
 def trial_value(what: JudgeBy, trial: Trial, worlds: Worlds) -> Tensor:

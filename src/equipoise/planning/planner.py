@@ -30,6 +30,7 @@ from equipoise.planning.outlook import (
     Judge,
     Tried,
     check_judged,
+    disagreement,
     judge_models,
     predicted,
     trial_value,
@@ -60,7 +61,6 @@ PUBLIC_RECORDS = 40  # of a task that can spare some, if the user names no pool
 WORLDS, FEW_WORLDS = 16, 8  # few in many dimensions, where they differ less and cost more
 LARGE = 150
 REGULARISERS = (1e-2, 1e-3, 1e-4)
-FAR = 0.15  # of what an error may be: farther from its interval a known error is no chance
 WORTH_WHILE = 0.9  # where no error is known, of the excess loss of not training
 
 Watch = Callable[[Iterable[float]], Iterable[float]]
@@ -439,24 +439,9 @@ def _verdict(found: Found, first: Found) -> tuple[Verdict, str, list[Tried]]:
     if small:
         ways.append(judge.at_home("federated, then tuned at home", best.x[:, 0], free=False))
     verdict, reason = verdict_of(ways, public.judge_by)
-    if sentence := _disagreement(ways):
+    if sentence := disagreement(ways):
         verdict, reason = "inconclusive", sentence
     return verdict, reason, ways
-
-
-def _disagreement(ways: list[Tried]) -> str:
-    """What to say if the public model does on the real test records what it does in no world."""
-    for way in (tried.way for tried in ways if tried.way.name == PUBLIC_ALONE):
-        ends, measured = way.predicted.interval("test_error"), way.measured
-        if ends and measured is not None:
-            away = max(ends[0] - measured, measured - ends[1])
-            if away > FAR * max(1.0, ends[1]):
-                return (
-                    "the public records and the test records disagree: the public model's error "
-                    f"on these is {measured:.3g}, where {ends[0]:.3g} to {ends[1]:.3g} were to be "
-                    "expected; no world is like that"
-                )
-    return ""
 
 
 def _begins(warm: bool) -> Callable[[Candidate], bool]:
