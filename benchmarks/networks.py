@@ -193,7 +193,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--only", default="", help="cases whose line contains these words")
-    parser.add_argument("--skip-plans", action="store_true")
+    parser.add_argument("--part", choices=("brute", "plan", "both"), default="both")
     arguments = parser.parse_args()
     known = lines()
     if arguments.table:
@@ -207,9 +207,9 @@ def main() -> None:
         if key(case, "alone") not in known:
             alone = public_only(task_of(case))
             write(key(case, "alone"), error=alone.test_error if alone else math.nan)
-        if key(case, "brute") not in known:
+        if key(case, "brute") not in known and arguments.part != "plan":
             write(key(case, "brute"), **brute_force(case, known))
-        if not arguments.skip_plans:
+        if arguments.part != "brute":
             planned(case, known)
         print(*case, f"{time.process_time() - start:.0f} s", flush=True)
 
