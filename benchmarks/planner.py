@@ -33,9 +33,8 @@ from equipoise.paper.corollary import corollary_1
 from equipoise.planning.bounds import Problem, corrected_plan, displacement_law
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.plan import Question
-from equipoise.planning.planner import effort_of
 from equipoise.planning.problems import ClientProblem
-from equipoise.planning.search import search
+from equipoise.planning.search import effort_of, search
 from equipoise.planning.trial import try_all
 from equipoise.planning.worlds import NO_SKEW, World, Worlds, known_of, worlds_of
 from equipoise.privacy.mechanisms.catalogue import mechanism

@@ -11,9 +11,9 @@ import torch
 from equipoise.planning import problems, search
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.plan import Question
-from equipoise.planning.planner import _limits, effort_of
+from equipoise.planning.planner import _limits
 from equipoise.planning.problems import LADDER, LONGEST, MOST_ROUNDS, ClientProblem, RecordProblem
-from equipoise.planning.search import Effort, Purse, Searched, Stage, mean_excess
+from equipoise.planning.search import Effort, Purse, Searched, Stage, effort_of, mean_excess
 from equipoise.planning.trial import Trial
 from equipoise.planning.worlds import known_of, worlds_of
 from equipoise.tasks import TaskOptions, load_task

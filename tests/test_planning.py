@@ -642,6 +642,7 @@ def test_of_plans_that_are_as_good_the_cheapest_is_taken(record_plan):
         if row.predicted.excess_loss <= 1.02 * least
     ]
     assert made.chosen.rounds * (made.chosen.local_steps + 20.0) <= min(prices)
+    assert made.predicted.excess_loss <= 1.02 * 1.02 * least
     assert len(prices) > 1
 
 

@@ -58,7 +58,9 @@ def test_nu_is_the_averaged_noise_of_a_single_release_over_the_clip(trust):
     """One definition: with K releases the noise is sqrt(K) nu clips, as the table of sigmas
     says.
     """
-    found = plan(task="digits-mlp", clients=20, epsilon=2, trust=trust, clip=0.7)
+    found = plan(
+        task="digits-mlp", clients=20, epsilon=2, trust=trust, clip=0.7, synthetic=True
+    )  # no pool, so that there is the noise alone
     d = 64 * 32 + 32 + 32 * 10 + 10
     promise = Promise(2, 1e-5, trust=trust)
     assert found.nu2 == pytest.approx(trainability(promise, 20, d))

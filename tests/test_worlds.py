@@ -249,7 +249,7 @@ def test_other_regularisers_keep_the_records_of_a_world():
         assert torch.equal(before.test.targets, after.test.targets)
         gradient = after.clients.gradient(after.best.expand(10, -1), 0).mean(0)
         assert float(gradient.norm()) < 1e-3, "its own optimum"
-        assert float(after.public.norm()) > float(before.public.norm()), "and its own public model"
+        assert torch.equal(after.public, before.public), "which has a regulariser of its own"
 
 
 def test_an_optimum_is_that_of_the_mean_of_the_clients_whatever_their_sizes():
@@ -289,7 +289,7 @@ def held(kind, spare):
         true = seen_of(model, labelled(20_000, rng, kind), LOGISTIC).error
         seen = seen_of(model, labelled(300, rng, kind), LOGISTIC)
         truths = population_of(pool, LOGISTIC, 2.0, 0.01).draw(16, rng, spare, seen)
-        errors = [seen_of(t.taught(0.01), t.records(1000, rng), LOGISTIC).error for t in truths]
+        errors = [seen_of(t.taught(), t.records(1000, rng), LOGISTIC).error for t in truths]
         low, high = np.quantile(errors, (0.05, 0.95))
         count += low <= true <= high
         misses.append(np.mean(errors) - true)
@@ -297,20 +297,17 @@ def held(kind, spare):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "least", "off"), [("curved", 13, 0.06), ("sharp", 13, 0.03)])
-def test_the_interval_over_worlds_holds_the_true_error_of_the_public_model(kind, least, off):
-    """In most draws, though in fewer than the 18 of 20 that 90 % would be. Measured: 14 of 20 for
-    labels that no linear model knows, 15 of 20 for labels that are nearly certain; the mean of the
-    worlds is off by 0.040 and 0.020.
+@pytest.mark.parametrize(("kind", "off"), [("curved", 0.055), ("sharp", 0.035)])
+def test_the_interval_over_worlds_holds_the_true_error_of_the_public_model(kind, off):
+    """In most of 20 draws. Measured: 14 for labels that no linear model knows (18 would be 90 %),
+    19 for labels that are nearly certain; the mean of the worlds is off by 0.035 and 0.018.
 
-    Without the choice of worlds in which a pool teaches as much as the real one: 11 and 15 of 20,
-    off by 0.091 and 0.039. So the count alone does not tell the two apart for certain labels (a
-    wide interval holds much), and how far the mean is off does for both.
+    Without the choice of worlds in which a pool teaches as much as the real one: 13 and 18, off by
+    0.081 and 0.064. So the count does not tell whether worlds were chosen, since wide intervals
+    hold much; how far their mean is off does, and that is what the bound is on.
     """
     count, miss = held(kind, spare=4)
-    assert count >= least
+    assert count >= 13
     assert miss < off
-    unmatched, farther = held(kind, spare=1)
+    _, farther = held(kind, spare=1)
     assert farther > off
-    if kind == "curved":
-        assert unmatched < least

@@ -47,7 +47,7 @@ from equipoise.planning.problems import (
     settings_of,
 )
 from equipoise.planning.question import JudgeBy
-from equipoise.planning.search import Effort, Measure, Searched, Stage, mean_excess, search
+from equipoise.planning.search import Measure, Searched, effort_of, mean_excess, search
 from equipoise.planning.trial import Trial, try_all
 from equipoise.planning.worlds import Known, Worlds, known_of, worlds_of
 from equipoise.result import PublicOnly
@@ -237,19 +237,6 @@ def _with_public_model(question: Question, task: Task) -> Task:
     assert isinstance(task.clients, LinearClients)
     population = population_of(task.pool, task.clients.link, math.inf, None)
     return replace(task, public_l2=max(population.public_l2, task.clients.l2))
-
-
-def effort_of(worlds: Worlds) -> Effort:
-    """More work for larger tables, up to a few seconds' worth."""
-    most = min(2e10, max(5e9, 2e5 * worlds.width))
-    several = len(worlds.skews) > 1
-    count = len(worlds.rows)
-    return Effort(
-        Stage(min(4, count), range(1)),
-        Stage(min(12 if several else 8, count), range(1 if several else 2)),
-        Stage(count, range(4)),
-        most,
-    )
 
 
 def _plan_clients(question: Question, public: Public, epsilon: float, progress: Progress) -> Plan:

@@ -42,6 +42,19 @@ class Effort(NamedTuple):
     most: float = 5e9
 
 
+def effort_of(worlds: Worlds) -> Effort:
+    """More work for larger tables, up to a few seconds' worth."""
+    most = min(2e10, max(5e9, 2e5 * worlds.width))
+    several = len(worlds.skews) > 1
+    count = len(worlds.rows)
+    return Effort(
+        Stage(min(4, count), range(1)),
+        Stage(min(12 if several else 8, count), range(1 if several else 2)),
+        Stage(count, range(4)),
+        most,
+    )
+
+
 class Purse:
     """What is left of the effort."""
 
