@@ -1,5 +1,4 @@
-"""The numbers that fixed runs, a sweep and plans give: they change only with the arithmetic's
-version.
+"""The numbers that fixed runs and a sweep give: they change only with the arithmetic's version.
 
 `python tests/golden_numbers.py` writes tests/golden/numbers.json anew. Do that only together with a
 higher `equipoise.sweeps.keys.NUMBERS` and a line in CHANGELOG.md: stores of users then run again.
@@ -70,18 +69,6 @@ RUNS = {
     "own, record": {**OWN, "unit": "record", "batch": 10},
     "network": {**OWN, "task": "digits-mlp", "clients": 10, "batch": 10},
 }
-PLANS = {
-    "client": {"task": "quadratic", "epsilon": 1, "clip": 0.3},
-    "record": {
-        "task": "breast-cancer",
-        "clients": 5,
-        "unit": "record",
-        "epsilon": 2,
-        "noise_in": "message",
-        "trust": "secure-aggregation",
-        "iterations": 8,
-    },
-}
 
 
 def write_files(folder):
@@ -106,14 +93,6 @@ def of_run(settings):
     }
 
 
-def of_plan(question):
-    plan = equipoise.plan(**question)
-    return {
-        option.origin: [option.rounds, option.predicted.excess_loss, option.sigma or 0.0]
-        for option in (plan.chosen, *plan.options)
-    }
-
-
 def of_sweep(folder):
     equipoise.sweep(SMALL, store=folder / "store.sqlite")
     with Store(folder / "store.sqlite", read_only=True) as store:
@@ -131,7 +110,6 @@ def numbers(folder):
     return {
         "numbers": NUMBERS,
         "runs": {name: of_run(settings) for name, settings in RUNS.items()},
-        "plans": {name: of_plan(question) for name, question in PLANS.items()},
         "sweep": of_sweep(folder),
     }
 

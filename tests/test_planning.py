@@ -555,7 +555,7 @@ def test_made_up_labels_predict_no_test_error(tmp_path, monkeypatch, capsys):
     assert made.predicted.test_error is None
     out = run_command(capsys, *flags.split())[1]
     assert "test error not known" in out
-    assert "made-up records, which predict no error" in out
+    assert "made-up records, which predict no test error" in out
 
 
 def test_local_steps_at_a_fixed_total():
