@@ -29,7 +29,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from brute import (
     Field,
     Found,
     alone,
+    cross_validated,
     of_model,
     search,
     search_near,
@@ -53,10 +54,11 @@ from equipoise import Plan, Settings, Task
 from equipoise.seeds import stream
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.csv import tables_measure
+from equipoise.tasks.linear import Table, linear_clients
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("EQUIPOISE_DATA", ROOT.parent / "shared" / "data"))
-DRAW = 1
+DRAW = 2
 """Draw 0 was looked at while the planner was made, and its brute force began from public models
 with the clients' own regulariser; draw 1 was not looked at before the planner was done."""
 PUBLIC_L2S = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -627,11 +629,14 @@ def arena_of(
     return Arena(replace(task_of(case, files, l2), public_l2=public_l2), **promise)
 
 
-def warmest(case: Case, files: dict[str, Any], l2: float | None) -> Arena:
-    """With the regulariser of the public model that is best for the private clients: nobody who
-    plans could know it."""
-    arenas = [arena_of(case, files, l2, public_l2) for public_l2 in (None, *PUBLIC_L2S)]
-    return min(arenas, key=lambda arena: of_model(arena, arena.public)["excess"])
+def arena_to_search(case: Case, files: dict[str, Any], l2: float | None) -> Arena:
+    """Its public model is the one that anybody would take who has the public records: with the
+    regulariser that cross-validation likes best, and none weaker than the clients' own."""
+    arena = arena_of(case, files, l2)
+    pool, link = cast(Table, arena.task.pool), arena.clients.link
+    public = linear_clients([pool], link, arena.clients.l2, None, 0)
+    l2s = [arena.clients.l2, *(l2 for l2 in PUBLIC_L2S if l2 > arena.clients.l2)]
+    return arena_of(case, files, l2, l2s[int(cross_validated(public, l2s).argmin())])
 
 
 def field_of(case: Case, files: dict[str, Any]) -> Field:
@@ -639,7 +644,7 @@ def field_of(case: Case, files: dict[str, Any]) -> Field:
     if case.unit == "record" and case.trust == "local":
         places = ("gradient", "message", "hidden-gradient")
     return Field(
-        cache(lambda l2: warmest(case, files, l2)),
+        cache(lambda l2: arena_to_search(case, files, l2)),
         (case.l2,) if case.l2 else L2S,
         case.clip,
         case.iterations,

@@ -709,9 +709,10 @@ BUGS = [  # what is wrong, file, old text, new text
 
 
 def first_failure(tests: list[str], file: str = "", old: str = "", new: str = "") -> str | None:
-    """The first test that fails when `old` in `file` is replaced by `new` in a copy of the
-    source.
+    """The first test that fails when `old` in `file` is replaced by `new` in a copy of the source;
+    tests that speak of the file come first.
     """
+    tests = sorted(tests, key=lambda test: -(ROOT / test).read_text().count(Path(file).stem))
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "src", Path(folder) / "src")
         if file:

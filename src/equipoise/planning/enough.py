@@ -1,16 +1,14 @@
 """What would be enough: about the least epsilon, and the least number of clients or of records,
-with which training would be better than what is free."""
+with which the verdict would be to train."""
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from torch import Tensor
-
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import InvalidValue
 from equipoise.planning.candidates import Candidate, smallest
-from equipoise.planning.outlook import SURE, Tried, judge_models
+from equipoise.planning.outlook import Gain, Tried, gain_of, judge_models
 from equipoise.planning.plan import Changes
 from equipoise.planning.problems import (
     LADDER,
@@ -36,19 +34,15 @@ def changes_of(problem: PlanningProblem, best: Trial, what: JudgeBy, ways: list[
     worlds = problem.worlds.first(FEW)
     plans = _bolder(best.candidate, problem.question)
     needed = WORTH_WHILE * worlds.excess(worlds.start(False))
-    if ways:
-        free = [tried.values for tried in ways if tried.way.free]
-        needed = min(free, key=lambda values: float(values.mean()))
-    needed = needed[: len(worlds.rows)]
 
-    def value(trial: Trial) -> Tensor:
-        return judge_models(worlds, trial.x).by(what).mean(1) if ways else trial.excess.mean(1)
+    def gain(trial: Trial) -> Gain:
+        if ways:
+            return gain_of(ways, judge_models(worlds, trial.x).by(what).mean(1))
+        return Gain(needed - trial.excess.mean(1), 0.0)
 
     def worth(changed: PlanningProblem) -> bool:
-        """As a verdict says it: in the mean, and in most worlds."""
         known = [plan for plan in plans if _possible(changed, plan)]
-        gains = [needed - value(t) for t in try_all(worlds, known, changed.level, range(2))]
-        return any(float(g.mean()) > 0 and float((g > 0).double().mean()) >= SURE for g in gains)
+        return any(gain(t).sure for t in try_all(worlds, known, changed.level, range(2)))
 
     if isinstance(problem, ClientProblem):
         return _clients(problem, worlds, worth)

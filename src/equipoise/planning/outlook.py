@@ -27,6 +27,7 @@ from equipoise.tasks.task import Table
 COVERED = 0.9
 FAR = 0.15  # of what an error may be: farther from its interval a known error is no chance
 SURE = 0.8  # share of worlds in which a way must be better to be called so
+MATTERS = 0.01  # by less no way is better; of what not training leaves, where that is above 1
 HOMES = 8  # worlds in which silos at home are tried
 SILOS = (0.125, 0.375, 0.625, 0.875)  # quantiles of the clients' sizes that stand for all
 MOST_AT_HOME = 1000  # records of a silo that is tried at home
@@ -305,25 +306,57 @@ VERDICTS: dict[str, Verdict] = {
 NAMES = {"error": "error", "loss": "loss", "auroc": "AUROC"}
 
 
+class Gain(NamedTuple):
+    """What spending the budget gains over the best free way, in every world."""
+
+    values: Tensor
+    matters: float
+
+    @property
+    def wins(self) -> float:
+        """The share of worlds in which anything is gained."""
+        return float((self.values > 0).double().mean())
+
+    @property
+    def idle(self) -> float:
+        """The share of worlds in which nothing that matters is gained."""
+        return float((self.values <= self.matters).double().mean())
+
+    @property
+    def sure(self) -> bool:
+        return self.idle < SURE <= self.wins and float(self.values.mean()) > 0
+
+
+def gain_of(tried: list[Tried], values: Tensor) -> Gain:
+    """Of a way that is worth so much in the first worlds."""
+    free = best_of(tried, free=True).values
+    shared = min(len(free), len(values))
+    nothing = max(_mean_value(t) for t in tried if t.way.name == NOT_TRAINING)
+    return Gain((free[:shared] - values[:shared]).double(), MATTERS * max(1.0, nothing))
+
+
+def best_of(tried: list[Tried], free: bool) -> Tried:
+    return min((t for t in tried if t.way.free == free), key=_mean_value)
+
+
 def verdict_of(tried: list[Tried], what: JudgeBy) -> tuple[Verdict, str]:
-    """The best way that spends the budget against the best that is free, world by world."""
-    free = min((t for t in tried if t.way.free), key=_mean_value)
-    spent = min((t for t in tried if not t.way.free), key=_mean_value)
-    shared = min(len(free.values), len(spent.values))
-    gained = free.values[:shared] - spent.values[:shared]
-    share = float((gained > 0).double().mean())
-    best, other = (spent, free) if float(gained.mean()) > 0 else (free, spent)
+    """The best way that spends the budget against the best that is free, world by world: a free way
+    is as good unless what is spent gains something that matters."""
+    free, spent = best_of(tried, free=True), best_of(tried, free=False)
+    gain = gain_of(tried, spent.values)
+    best, other = (spent, free) if float(gain.values.mean()) > 0 else (free, spent)
     compared = (
         f"{best.way.name}: {NAMES[what]} {_told(best, what)}, against {_told(other, what)} of "
         f"{other.way.name}"
     )
-    wins = share if best is spent else 1 - share
-    sure = f"better in {wins:.0%} of the worlds that the public information leaves possible"
-    if wins < SURE:
-        return "inconclusive", f"cannot be decided at this spread: {compared}; {sure}"
-    if best is spent:
-        return "train", f"{compared}; {sure}"
-    return VERDICTS[free.way.name], f"{compared}; {sure}"
+    possible = "of the worlds that the public information leaves possible"
+    if gain.idle >= SURE:
+        idle = f"training together gains less than {gain.matters:.2g} in {gain.idle:.0%} {possible}"
+        return VERDICTS[free.way.name], f"{compared}; {idle}"
+    wins = f"training together is better in {gain.wins:.0%} {possible}"
+    if gain.sure:
+        return "train", f"{compared}; {wins}"
+    return "inconclusive", f"cannot be decided at this spread: {compared}; {wins}"
 
 
 def _mean_value(tried: Tried) -> float:
