@@ -93,10 +93,6 @@ CASES = {
         "public data alone is as good",
     ),
     "a tie": ([NOTHING, POOR, spent(*[0.3] * 10)], "public data alone is as good"),
-    "silos in fewer worlds": (
-        [NOTHING, tried(SILO_ALONE, *[0.05] * 8), spent(*[0.1] * 10)],
-        "each silo alone is as good",
-    ),
 }
 
 

@@ -10,6 +10,7 @@ import torch
 
 from equipoise.errors import DataError, InvalidValue
 from equipoise.planning import population
+from equipoise.planning.outlook import judge_models
 from equipoise.planning.population import made_up_pool, population_of, seen_of
 from equipoise.planning.worlds import (
     GUESSED_RECORDS,
@@ -155,14 +156,14 @@ def test_clients_with_truths_of_their_own_want_different_models():
     """The farther their truths, the farther their optima; and they are judged on records of their
     own."""
     task, apart = undeclared(6), []
-    for skew in (Skew("none"), UNKNOWN[3], Skew("far", own_truths=2.0)):
+    for skew in (Skew("none"), UNKNOWN[3], Skew("far", apart=(2.0, 2.0))):
         known = known_of(task, "none", (300,))._replace(skews=(skew,))
         spreads = []
         for world in worlds_of(task, known, 2, 0).rows:
             clients = world.clients
             optima = torch.stack([optimum(clients.alone(i)) for i in range(6)])
             spreads.append(float(optima.var(0).sum().sqrt()))
-            assert len(world.test.features) == (6 if skew.own_truths else 1)
+            assert len(world.test.features) == (6 if skew.apart[1] else 1)
         apart.append(np.mean(spreads))
     assert apart == sorted(apart)
     assert apart[2] > 1.5 * apart[0]
@@ -178,12 +179,44 @@ def optimum(client):
 def test_an_own_truth_lies_as_far_away_as_it_says():
     task, rng = task_of(), np.random.default_rng(0)
     people = population_of(task.pool, LOGISTIC, 1.0, 0.01)
-    (truth,) = people.draw(1, rng, 1, None)
     for distance in (0.0, 0.5, 2.0):
-        own = truth.own(distance, rng)
+        (truth,) = people.draw(1, rng, 1, None, (distance, distance))
+        own = truth.own(rng)
         moved = np.linalg.norm(own.teacher - truth.teacher) / np.linalg.norm(truth.teacher)
         assert moved == pytest.approx(distance, abs=1e-9)
-        assert own.kept == 0.0, "no label is a neighbour's"
+        assert own.apart == 0.0, "one client has one truth"
+        assert not (distance and own.kept), "no label is a neighbour's"
+
+
+def test_records_of_all_are_records_of_clients_with_own_truths():
+    """How often records are labelled otherwise than by the common teacher: of a mixture as often
+    as of many clients together."""
+    task, rng = task_of(), np.random.default_rng(0)
+    people = population_of(task.pool, LOGISTIC, 10.0, 0.01)
+    (truth,) = people.draw(1, rng, 1, None, (1.0, 1.0))
+    truth = replace(truth, teacher=20 * truth.teacher)  # so that labels are certain
+
+    def against(records):
+        common = records.features @ truth.teacher[0] > 0
+        return np.mean(common != records.targets[:, 0])
+
+    mixed = against(truth.records(4000, rng))
+    own = np.mean([against(truth.own(rng).records(40, rng)) for _ in range(100)])
+    assert mixed == pytest.approx(own, abs=0.04)
+    assert mixed > 0.1
+
+
+def test_own_truths_are_matched_to_what_the_public_model_reaches():
+    """The farther apart truths are, the less a pool of them teaches; but what it reaches is known,
+    so worlds with own truths are no worse than others."""
+    task, count = undeclared(6), 8
+    known = known_of(task, "none", (100,))
+    errors = []
+    for skew in (Skew("none"), UNKNOWN[3]):
+        worlds = worlds_of(task, known._replace(skews=(skew,)), count, 0)
+        taught = worlds.start(True)[:, None]
+        errors.append(float(judge_models(worlds, taught).error.mean()))
+    assert errors[1] == pytest.approx(errors[0], abs=0.03)
 
 
 def test_drawn_records_look_like_those_of_the_pool():

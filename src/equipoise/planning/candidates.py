@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from equipoise.algorithms.algorithm import Options
 from equipoise.planning.bounds import Proposal
@@ -80,15 +81,28 @@ def option_of(origin: str, proposal: Proposal, predicted: Prediction | None = No
     )
 
 
-def smallest(enough: Callable[[float], bool], start: float, whole: bool = False) -> float | None:
-    """About the smallest value from `start` on that is enough, to two per cent; None if a million
-    times the start is not."""
+class Pace(NamedTuple):
+    """How the smallest value is sought: first by steps of a factor `growth`, up to `most` times
+    the start, then to a factor `within`."""
+
+    growth: float = 2.0
+    within: float = 1.02
+    most: float = 1e6
+
+
+CLOSE = Pace()
+
+
+def smallest(
+    enough: Callable[[float], bool], start: float, whole: bool = False, pace: Pace = CLOSE
+) -> float | None:
+    """About the smallest value from `start` on that is enough; None if the largest is not."""
     low = high = float(start)
     while not enough(high):
-        low, high = high, 2 * high
-        if high > 1e6 * start:
+        low, high = high, pace.growth * high
+        if high > pace.most * start:
             return None
-    while high / low > 1.02 and not (whole and math.ceil(high) - math.ceil(low) <= 1):
+    while high / low > pace.within and not (whole and math.ceil(high) - math.ceil(low) <= 1):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if enough(middle) else (middle, high)
     return math.ceil(high) if whole else float(f"{high:.3g}")

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import InvalidValue
-from equipoise.planning.candidates import Candidate, smallest
+from equipoise.planning.candidates import Candidate, Pace, smallest
 from equipoise.planning.outlook import Gain, Tried, gain_of, judge_models
 from equipoise.planning.plan import Changes
 from equipoise.planning.problems import (
     LADDER,
-    LONGEST,
     ClientProblem,
     PlanningProblem,
     RecordProblem,
@@ -25,6 +24,8 @@ from equipoise.privacy.gaussian import gdp_mu
 from equipoise.settings import MOST_CLIENTS
 
 FEW = 8  # worlds
+ROUGH = Pace(growth=4.0, within=1.15, most=1e4)  # every step of this search costs trials
+STEPS = 512  # of a plan that goes farther than the one that was found
 LITTLE = 1.02  # times what there is, which was not enough
 WORTH_WHILE = 0.9  # where no error is known, of the excess loss of not training
 
@@ -74,7 +75,7 @@ def _bolder(candidate: Candidate, question: Question) -> list[Candidate]:
         for t, k in paces
         for times in clips
         for gamma in sorted(gammas)
-        if T or t * k <= LONGEST
+        if T or t * k <= STEPS
     ]
 
 
@@ -84,7 +85,7 @@ def _clients(
     def enough(times: float) -> bool:
         return worth(replace(problem, worlds=worlds, less_noise=1 / times))
 
-    less = smallest(enough, LITTLE)  # how many times less noise would do
+    less = smallest(enough, LITTLE, pace=ROUGH)  # how many times less noise would do
     if less is None:
         return Changes()
     facts, promise = problem.facts, problem.promise
@@ -123,7 +124,7 @@ def _records(
             )
         )
 
-    records = smallest(enough, math.ceil(LITTLE * mean), whole=True)
+    records = smallest(enough, math.ceil(LITTLE * mean), whole=True, pace=ROUGH)
     if records is None:
         return Changes()
     epsilon, delta = problem.promise.epsilon, problem.promise.delta

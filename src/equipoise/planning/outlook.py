@@ -28,8 +28,7 @@ COVERED = 0.9
 FAR = 0.15  # of what an error may be: farther from its interval a known error is no chance
 SURE = 0.8  # share of worlds in which a way must be better to be called so
 MATTERS = 0.01  # by less no way is better; of what not training leaves, where that is above 1
-HOMES = 8  # worlds in which silos at home are tried
-SILOS = (0.125, 0.375, 0.625, 0.875)  # quantiles of the clients' sizes that stand for all
+SILOS = (0.25, 0.75)  # quantiles of the clients' sizes that stand for all
 MOST_AT_HOME = 1000  # records of a silo that is tried at home
 MOST_PARAMETERS_AT_HOME = 1000
 
@@ -203,9 +202,9 @@ class Judge:
 
     def at_home(self, name: str, centre: Tensor | None, free: bool) -> Tried:
         """Every silo by itself: alone, or from the federated model, [worlds, d]."""
-        rows = self._worlds.rows[:HOMES]
+        rows = self._worlds.rows
         best = torch.stack([row.best for row in rows])
-        start = torch.zeros_like(best) if centre is None else centre[: len(rows)]
+        start = torch.zeros_like(best) if centre is None else centre
         homes = [_homes(row, self._worlds.sizes, w) for w, row in enumerate(rows)]
         pulls = best - start
         judged, least = [], []
@@ -242,7 +241,7 @@ def _homes(row: World, sizes: Sequence[int], w: int) -> list[Home]:
     chosen = [min(sizes), *(int(np.quantile(sizes, at, method="nearest")) for at in SILOS)]
     homes = []
     for size in chosen:
-        truth = row.truth.own(row.skew.own_truths, rng) if row.skew.own_truths else row.truth
+        truth = row.truth.own(rng) if row.truth.apart else row.truth
         records = _skewed(truth, row.skew, min(size, MOST_AT_HOME), rng)
         homes.append(Home(records, truth.records(MOST_AT_HOME, rng)))
     return homes
@@ -329,10 +328,9 @@ class Gain(NamedTuple):
 
 def gain_of(tried: list[Tried], values: Tensor) -> Gain:
     """Of a way that is worth so much in the first worlds."""
-    free = best_of(tried, free=True).values
-    shared = min(len(free), len(values))
+    free = best_of(tried, free=True).values[: len(values)]
     nothing = max(_mean_value(t) for t in tried if t.way.name == NOT_TRAINING)
-    return Gain((free[:shared] - values[:shared]).double(), MATTERS * max(1.0, nothing))
+    return Gain((free - values).double(), MATTERS * max(1.0, nothing))
 
 
 def best_of(tried: list[Tried], free: bool) -> Tried:

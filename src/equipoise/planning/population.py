@@ -31,6 +31,7 @@ SMOOTHING = 0.7  # standard deviations of the pool's features that are added to 
 WIDEST = 2.5  # times as far apart as in the pool records of a class may lie
 SHARPEST = 3.0  # times as sharp, or as blunt, as the fitted model a truth may be
 FOLDS = 5
+MATTERS = 0.03  # of an error, or a loss
 JUDGED = 1000  # records on which a model is judged in a truth
 
 Floats = NDArray[np.float64]
@@ -47,8 +48,8 @@ class Seen(NamedTuple):
 
     def distance(self, other: "Seen") -> float:
         """In standard errors, of which none is smaller than what matters."""
-        error = (self.error - other.error) / max(self.error_se, 0.01)
-        loss = (self.loss - other.loss) / max(self.loss_se, 0.02)
+        error = (self.error - other.error) / max(self.error_se, MATTERS * self.error)
+        loss = (self.loss - other.loss) / max(self.loss_se, MATTERS * self.loss)
         return math.hypot(error, loss)
 
     def again(self, rng: np.random.Generator) -> "Seen":
@@ -83,6 +84,8 @@ class Truth:
     kept      the share of labels that are a neighbour's in the pool instead
     noise     standard deviation of the targets of least squares
     wider     times as far as in the pool do records lie from the centre of their class
+    apart     how far clients' own teachers lie from the common one, in its length; a record of no
+              client in particular is of some client
     pool      a public pool that was drawn from it
     """
 
@@ -92,6 +95,7 @@ class Truth:
     kept: float
     noise: float
     wider: float = 1.0
+    apart: float = 0.0
     pool: Table | None = None
 
     def taught(self) -> Tensor:
@@ -119,14 +123,23 @@ class Truth:
         return Table(features, np.where(own, people.pool.targets[chosen], labels))
 
     def targets(self, features: Floats, rng: np.random.Generator) -> Floats:
-        """By the linear model alone."""
-        return drawn_targets(self.population.link, features @ self.teacher.T, self.noise, rng)
+        """By the linear model alone, or every record by the model of a client of its own."""
+        scores = features @ self.teacher.T
+        if self.apart:
+            moved = rng.standard_normal((len(features), *self.teacher.shape))
+            scores = scores + self._step(moved) * (moved @ features[..., None])[..., 0]
+        return drawn_targets(self.population.link, scores, self.noise, rng)
 
-    def own(self, distance: float, rng: np.random.Generator) -> "Truth":
-        """A linear model so far from this one, in units of its length."""
+    def own(self, rng: np.random.Generator) -> "Truth":
+        """The truth of one client."""
         direction = rng.standard_normal(self.teacher.shape)
-        direction *= np.linalg.norm(self.teacher) / np.linalg.norm(direction)
-        return replace(self, teacher=self.teacher + distance * direction, kept=0.0)
+        moved = self.teacher + self._step(direction[None])[0] * direction
+        return replace(self, teacher=moved, apart=0.0)
+
+    def _step(self, directions: Floats) -> Floats:
+        """Makes directions [n, outputs, features] as long as own teachers are apart: [n, 1]."""
+        lengths: Floats = np.linalg.norm(directions, axis=(1, 2))[:, None]
+        return self.apart * np.linalg.norm(self.teacher) / lengths
 
 
 @dataclass(frozen=True)
@@ -199,13 +212,18 @@ class Population:
         return float(np.mean(losses))
 
     def draw(
-        self, count: int, rng: np.random.Generator, spare: int, seen: Seen | None
+        self,
+        count: int,
+        rng: np.random.Generator,
+        spare: int,
+        seen: Seen | None,
+        apart: tuple[float, float] = (0.0, 0.0),
     ) -> list[Truth]:
         """Truths in which a public pool teaches about as much as the real one: what that reaches is
         known up to its standard errors, so as many values are drawn, and for each the truth that is
-        nearest, among `spare` times as many."""
+        nearest, among `spare` times as many. Own truths are between so far `apart`."""
         seen = seen or self._left_out()
-        drawn = [self._truth(rng) for _ in range(spare * count)]
+        drawn = [self._truth(rng, rng.uniform(*apart)) for _ in range(spare * count)]
         reached = [seen_of(t.taught(), t.records(JUDGED, rng), self.link) for t in drawn]
         chosen, left = [], set(range(len(drawn)))
         for _ in range(count):
@@ -226,16 +244,18 @@ class Population:
         error, loss, error_se, loss_se = means
         return Seen(error, loss, error_se / math.sqrt(FOLDS), loss_se / math.sqrt(FOLDS))
 
-    def _truth(self, rng: np.random.Generator) -> Truth:
+    def _truth(self, rng: np.random.Generator, apart: float) -> Truth:
         strength = float(STRENGTHS[rng.choice(len(STRENGTHS), p=self.probabilities)])
         shares = rng.dirichlet(np.ones(len(self.pool.features)))
         teacher = _fit(self.pool, self.link, strength, shares)
         sharper = SHARPEST ** rng.uniform(-1, 1)
         if self.labelled:
             wider = WIDEST ** rng.uniform(-0.5, 1)
-            truth = Truth(self, shares, sharper * teacher, rng.random(), 0.0, wider)
+            kept = 0.0 if apart else rng.random()
+            truth = Truth(self, shares, sharper * teacher, kept, 0.0, wider, apart)
         else:
-            truth = Truth(self, shares, teacher, 0.0, self.noise / math.sqrt(sharper))
+            noise = self.noise / math.sqrt(sharper)
+            truth = Truth(self, shares, teacher, 0.0, noise, apart=apart)
         return replace(truth, pool=truth.records(len(self.pool.features), rng))
 
 

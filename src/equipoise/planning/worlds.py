@@ -6,6 +6,7 @@ where that is not known, how many there are. So the spread over worlds is what i
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
@@ -24,7 +25,7 @@ from equipoise.planning.population import (
     seen_of,
 )
 from equipoise.seeds import stream
-from equipoise.tasks.linear import LinearClients, LinearMeasure, joined, linear_clients
+from equipoise.tasks.linear import LinearClients, LinearMeasure, linear_clients
 from equipoise.tasks.public import minimiser, public_model, rough_minimiser
 from equipoise.tasks.splits import parse_split, skewed
 from equipoise.tasks.task import Convex, Table, Task
@@ -37,22 +38,22 @@ TEST_RECORDS = 1000
 SOFTMAX = 3  # times the work of one output
 SPARE = 4  # times as many truths are drawn as are kept
 MADE_UP_RECORDS = 200
-OWN_TRUTHS = 0.5  # how far clients' own teachers lie from the common one, in its length
+OWN_TRUTHS = 0.2, 1.0  # how far clients' own teachers may lie from the common one, in its length
 
 Kind = Literal["real records", "drawn by the task", "made up"]
 
 
 class Skew(NamedTuple):
     """How clients may differ: the Dirichlet concentration of their labels (inf: not at all), and
-    how far their own truths lie from the common one."""
+    how far apart their own truths may lie."""
 
     name: str
     concentration: float = math.inf
-    own_truths: float = 0.0
+    apart: tuple[float, float] = (0.0, 0.0)
 
 
 NO_SKEW, MILD, STRONG = Skew("none"), Skew("mild", 1.0), Skew("strong", 0.1)
-UNKNOWN = (NO_SKEW, MILD, STRONG, Skew("own truths", own_truths=OWN_TRUTHS))
+UNKNOWN = (NO_SKEW, MILD, STRONG, Skew("own truths", apart=OWN_TRUTHS))
 """What is planned for where nobody says."""
 
 
@@ -298,11 +299,10 @@ def _of_records(
     populations = [
         population_of(cast(Table, pool), private.link, norm, task.public_l2) for pool in pools
     ]
-    truths = _truths(populations, count, seed, seen)
-    for w, truth in enumerate(truths):
+    truths = _truths(populations, known.skews, count, seed, seen)
+    for w, (truth, skew) in enumerate(truths):
         rng = stream(seed, "world", w)
         sizes = _sizes(known, chosen, features * outputs, rng)
-        skew = known.skews[w % len(known.skews)]
         rows.append(_world(truth, skew, sizes, l2, task.x0, kind == "real records", rng))
     tables = [cast(LinearClients, row.clients) for row in rows]
     width = max(clients.features.shape[1] for clients in tables)
@@ -348,13 +348,27 @@ def _seen(task: Task) -> Seen | None:
     return seen_of(public_model(task), records, measure.link)
 
 
-def _truths(populations: list[Population], count: int, seed: int, seen: Seen | None) -> list[Truth]:
-    """A truth for every world: all from the one pool that there is, or each from one that was made
-    up."""
+def _truths(
+    populations: list[Population],
+    skews: tuple[Skew, ...],
+    count: int,
+    seed: int,
+    seen: Seen | None,
+) -> list[tuple[Truth, Skew]]:
+    """A truth for every world, as many for each skew: all from the one pool that there is, or each
+    from one that was made up."""
     rng = stream(seed, "truths")
-    if len(populations) == 1:
-        return populations[0].draw(count, rng, SPARE, seen)
-    return [population.draw(1, rng, 1, None)[0] for population in populations]
+    in_turn = [skews[w % len(skews)] for w in range(count)]
+    if len(populations) > 1:
+        pairs = zip(populations, in_turn, strict=True)
+        return [(people.draw(1, rng, 1, None, skew.apart)[0], skew) for people, skew in pairs]
+    (people,) = populations
+    wanted = Counter(skew.apart for skew in in_turn)
+    drawn = {
+        apart: iter(people.draw(number, rng, SPARE, seen, apart))
+        for apart, number in wanted.items()
+    }
+    return [(next(drawn[skew.apart]), skew) for skew in in_turn]
 
 
 def _world(
@@ -366,10 +380,9 @@ def _world(
     public: bool,
     rng: np.random.Generator,
 ) -> World:
-    if skew.own_truths:
-        truths = [truth.own(skew.own_truths, rng) for _ in sizes]
+    if truth.apart:
+        truths = [truth.own(rng) for _ in sizes]
         tables = [own.records(size, rng) for own, size in zip(truths, sizes, strict=True)]
-        truth = replace(truth, pool=_of_all(truths, truth.pool, rng))
     else:
         truths = [truth]
         tables = _dealt(truth.records(sum(sizes), rng), skew.concentration, sizes, rng)
@@ -387,14 +400,6 @@ def _world(
         HeldOut(features, targets),
         truth,
     )
-
-
-def _of_all(truths: list[Truth], pool: Table | None, rng: np.random.Generator) -> Table | None:
-    """A public pool of as many records, each of one of the clients' own truths."""
-    if pool is None:
-        return None
-    whose = rng.integers(len(truths), size=len(pool.features))
-    return joined([truths[i].records(1, rng) for i in whose])
 
 
 def _best(clients: LinearClients, start: Tensor) -> Tensor:
