@@ -50,16 +50,27 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_diabetes, load_iris, load_wine
 
 import equipoise
-from equipoise import Plan, Settings, Task
+from equipoise import Plan, Question, Settings, Task
+from equipoise.planning.problems import (
+    ClientProblem,
+    PlanningProblem,
+    RecordProblem,
+    settings_of,
+)
+from equipoise.planning.search import effort_of
+from equipoise.planning.search import search as search_plans
+from equipoise.planning.worlds import NO_SKEW, World, Worlds, longest_step
 from equipoise.seeds import stream
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.csv import tables_measure
-from equipoise.tasks.linear import Table, linear_clients
+from equipoise.tasks.linear import LinearClients, Table, linear_clients
 
 ROOT = Path(__file__).parent.parent
 DATA = Path(os.environ.get("EQUIPOISE_DATA", ROOT.parent / "shared" / "data"))
 DRAW = 2
 """Draws 0 and 1 were looked at while the planner was made; draw 2 was not before it was done."""
+SAMPLE = 0
+"""Of records, pools and clients of one draw's truths: others are for planners that know these."""
 PUBLIC_L2S = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 RESULTS = Path(__file__).parent / "results"
 
@@ -238,7 +249,9 @@ def own_teachers() -> Source:
 def own(owners: Owners, size: int, name: str) -> Numbers:
     """What is added to the common truth, the same for all records of a client: [n, size]."""
     clients = range(int(owners.max(initial=0)) + 1)
-    added = [stream(DRAW, "held-out", name, "client", i).normal(size=size) for i in clients]
+    added = [
+        stream(DRAW, "held-out", name, "client", i, *sampled()).normal(size=size) for i in clients
+    ]
     return np.array(added)[owners]
 
 
@@ -363,6 +376,10 @@ FILES: dict[str, Callable[[np.random.Generator, int, int], Lines]] = {"a9a": a9a
 # ---- who holds what ----
 
 
+def sampled() -> tuple[int, ...]:
+    return (SAMPLE,) if SAMPLE else ()
+
+
 @dataclass(frozen=True)
 class Silos:
     """The records of a case: of which problem, how many each client has, how many are a public
@@ -413,7 +430,7 @@ def written(silos: Silos, folder: Path) -> dict[str, Any]:
 
 def _tables_written(silos: Silos, folder: Path) -> dict[str, Any]:
     source = TABLES[silos.problem]()
-    rng = stream(DRAW, "held-out", silos.name, silos.pool)
+    rng = stream(DRAW, "held-out", silos.name, silos.pool, *sampled())
     draw, number = source.draw(rng), len(silos.sizes)
     anybody = [rng.integers(number, size=size) for size in (silos.pool, TEST_RECORDS)]
     pool = draw(anybody[0])
@@ -445,7 +462,7 @@ def _tables_written(silos: Silos, folder: Path) -> dict[str, Any]:
 
 
 def _lines_written(silos: Silos, folder: Path) -> dict[str, Any]:
-    rng = stream(DRAW, "held-out", silos.name, silos.pool)
+    rng = stream(DRAW, "held-out", silos.name, silos.pool, *sampled())
     lines = FILES[silos.problem](rng, sum(silos.sizes), silos.pool)
     for name in ("data", "pool", "test"):
         (folder / f"{name}.txt").write_text("\n".join(getattr(lines, name)) + "\n")
@@ -736,6 +753,54 @@ def planned(case: Case) -> dict[str, Any]:
         return told | {"settings": candidate.told(), "realised": worth(arena, candidate).told()}
 
 
+# ---- what could be known at best ----
+
+FRESH = 16  # samples
+
+
+def informed(case: Case) -> dict[str, Any]:
+    """What the planner's own search chooses in worlds that are fresh samples of the true
+    population: nobody knows more than that of records that are private."""
+    global SAMPLE  # noqa: PLW0603
+    with TemporaryDirectory() as folder:
+        rows, pools = [], []
+        for sample in range(1, FRESH + 1):
+            SAMPLE = sample
+            arena = arena_to_search(case, written(case.silos, Path(folder)), case.l2)
+            start, least = arena.task.x0.float(), arena.best.float()
+            world = World(NO_SKEW, arena.clients.single(), start, least, arena.public.float())
+            rows.append(world)
+            pools.append(longest_step(arena.clients))
+        SAMPLE = 0
+        files = written(case.silos, Path(folder))
+        arena = arena_to_search(case, files, case.l2)
+        width = max(cast(LinearClients, row.clients).features.shape[1] for row in rows)
+        rows = [
+            replace(row, clients=cast(LinearClients, row.clients).padded(width)) for row in rows
+        ]
+        longest = max(min(pools), 1 / cast(float, arena.task.L))
+        known = Worlds(
+            tuple(rows), arena.clients.sizes, arena.task.x0.float(), longest, "real records", ()
+        )
+        question = Question.of(**case.keywords(files))
+        promise = question.promise(case.epsilon)
+        facts = arena.facts._replace(sizes=arena.clients.sizes)
+        problem: PlanningProblem
+        if case.unit == "record":
+            problem = RecordProblem(question, known, promise, facts)
+        else:
+            problem = ClientProblem(question, known, promise, facts, question.mechanisms[0])
+        (best,) = search_plans(problem, effort_of(known)).best(1)
+        settings = settings_of(best.candidate, promise, task=arena.task.name)
+        candidate = candidate_of(settings, arena)
+        return {
+            "verdict": "train",
+            "predicted": {"excess_loss": best.mean},
+            "settings": candidate.told(),
+            "realised": worth(arena, candidate).told(),
+        }
+
+
 def candidate_of(settings: Settings, arena: Arena) -> Candidate:
     run = settings.resolve(arena.facts)
     return Candidate(
@@ -896,6 +961,8 @@ def table() -> str:
     ]
     lines.append(row("all trainable", [outcome.ratio for outcome in trainable]))
     lines += [row(name, ratios) for name, ratios in sorted(of_groups.items())]
+    if informed_ := done("informed"):
+        lines += _of_informed([o for o in trainable if o.case.name in informed_], informed_)
     lines += ["", *_of_predictions(both), "", *_of_verdicts(both), "", "the worst five:"]
     for outcome in sorted(trainable, key=lambda outcome: -outcome.ratio)[:5]:
         lines += [
@@ -904,6 +971,18 @@ def table() -> str:
             f"  best: {_told(outcome.best['best'], outcome.best['best'])}",
         ]
     return "\n".join(lines)
+
+
+def _of_informed(both: list[Outcome], informed_: dict[str, dict[str, Any]]) -> list[str]:
+    """The planner beside its own search in worlds of the true population, on the same cases."""
+    others = [outcome._replace(plan=informed_[outcome.case.name]) for outcome in both]
+    known = [min(a.known, b.known) for a, b in zip(both, others, strict=True)]
+    pairs = [("the planner, where records can be drawn again", both)]
+    pairs.append(("the same search, knowing the population", others))
+    return [
+        row(name, [o.realised / least for o, least in zip(outcomes, known, strict=True)])
+        for name, outcomes in pairs
+    ]
 
 
 def _told(settings: dict[str, Any] | None, realised: dict[str, Any] | None) -> str:
@@ -1054,6 +1133,12 @@ def main() -> None:
         "--again", action="store_true", help="brute force once more, near the best that is known"
     )
     parser.add_argument("--plans", action="store_true", help="plans, and what they are worth")
+    parser.add_argument(
+        "--informed",
+        action="store_true",
+        help="plans by the same search that know the population, of problems that can be drawn "
+        "again and have l2 fixed",
+    )
     parser.add_argument("--table", action="store_true", help="print the table of what is done")
     parser.add_argument("--check", action="store_true", help="compare brute.py with the product")
     parser.add_argument("--only", nargs="+", default=[], help="words in the names of cases")
@@ -1072,7 +1157,7 @@ def main() -> None:
     wanted = wanted[part::parts]
     if arguments.backwards:
         wanted = wanted[::-1]
-    work = arguments.best or arguments.again or arguments.plans
+    work = arguments.best or arguments.again or arguments.plans or arguments.informed
     if work and not (DATA / "libsvm").is_dir():
         sys.exit("a9a.bz2, a9a.t.bz2 and w8a.bz2 are wanted in $EQUIPOISE_DATA/libsvm")
     if arguments.check:
@@ -1083,6 +1168,9 @@ def main() -> None:
         complete("best", best, wanted, again=True)
     if arguments.plans:
         complete("plans", planned, wanted)
+    if arguments.informed:
+        again = [c for c in wanted if c.l2 and c.silos.problem not in ("diabetes", "wine", "iris")]
+        complete("informed", informed, again)
     if arguments.table or not (work or arguments.check):
         print(table())
 

@@ -307,7 +307,7 @@ def _of_records(
     tables = [cast(LinearClients, row.clients) for row in rows]
     width = max(clients.features.shape[1] for clients in tables)
     rows = [_padded(row, width) for row in rows]
-    longest = min(map(_longest_step, tables))
+    longest = min(map(longest_step, tables))
     real = tuple(known.guess if known.sizes is None else known.sizes[i] for i in chosen)
     return Worlds(
         tuple(rows),
@@ -439,7 +439,7 @@ def _padded(row: World, width: int) -> World:
     return replace(row, clients=clients.padded(width))
 
 
-def _longest_step(clients: LinearClients) -> float:
+def longest_step(clients: LinearClients) -> float:
     """1 / the largest curvature of a client at x = 0, where it is largest for classes."""
     outputs = torch.zeros(1, clients.targets.shape[-1])
     bend = float(torch.linalg.matrix_norm(clients.link.hessian(outputs)[0], 2))

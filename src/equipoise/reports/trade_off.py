@@ -16,6 +16,7 @@ LIBRARY = {".png": "matplotlib", ".svg": "matplotlib", ".html": "plotly"}
 TITLE = "What a privacy budget buys"
 PLANS = "best private plan (rounds × local steps)"
 UNTRAINED, PUBLIC, SILO = "without training", "public records alone", "each silo alone"
+NOT_TRAINING = "not training"  # as the plan calls it
 COLOUR = {PLANS: "#0072B2", UNTRAINED: "#555555", PUBLIC: "#009E73", SILO: "#D55E00"}
 UNIT = {
     "client": "all data of one client",
@@ -159,16 +160,19 @@ def _point(plan: Plan, measure: str) -> Point:
 
 
 def _references(plan: Plan, measure: str) -> list[Reference]:
-    """Those that are known: an excess loss of public records alone is not."""
-    untrained, alone = getattr(plan.untrained, measure), getattr(plan.public_only, measure, None)
-    known = [] if untrained is None else [Reference(UNTRAINED, untrained, "dash", "--")]
-    if alone is not None:
-        known.append(Reference(PUBLIC, alone, "dot", ":"))
+    """Those that are known: predicted in the same worlds as the plan, where there are any."""
+    known = {
+        UNTRAINED: getattr(plan.untrained, measure),
+        PUBLIC: getattr(plan.public_only, measure, None),
+        SILO: None,
+    }
+    names = {NOT_TRAINING: UNTRAINED, PUBLIC: PUBLIC, SILO: SILO}
     for way in plan.ways:
-        error = getattr(way.predicted, measure)
-        if way.name == SILO and error is not None:
-            known.append(Reference(SILO, error, "dashdot", "-."))
-    return known
+        predicted = getattr(way.predicted, measure)
+        if way.name in names and predicted is not None:
+            known[names[way.name]] = predicted
+    styles = {UNTRAINED: ("dash", "--"), PUBLIC: ("dot", ":"), SILO: ("dashdot", "-.")}
+    return [Reference(name, at, *styles[name]) for name, at in known.items() if at is not None]
 
 
 def _promise(plan: Plan) -> list[str]:
