@@ -19,6 +19,7 @@ from torch import Tensor
 from equipoise.algorithms import Hyper, algorithm_spec
 from equipoise.algorithms.schedule import periodic
 from equipoise.fleets import Broadcast, Fleet, SimulatedFleet, averaged, server_rounds
+from equipoise.fleets.client import Memory
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.worlds import Worlds
 from equipoise.privacy.clip import own_lattice
@@ -114,13 +115,19 @@ class Noised(NamedTuple):
 
 
 def noisy_fleet(
-    plan: Candidate, clip: Any, clients: Any, rates: tuple[float, ...], noised: Noised
+    plan: Candidate,
+    clip: Any,
+    clients: Any,
+    rates: tuple[float, ...],
+    noised: Noised,
+    eta: Any = None,
 ) -> Fleet:
     """The stand-ins of a trial: noise enters their average where clients do not look at their own,
-    else where the mechanism says."""
+    else where the mechanism says. `eta` may be a tensor, in place of the plan's own."""
     place, sigma, of_mean, noise = noised
     spec = algorithm_spec(plan.algorithm)
-    algorithm = spec.make(Hyper(plan.eta, 1 / plan.local_steps, clip, plan.options))
+    step = plan.eta if eta is None else eta
+    algorithm = spec.make(Hyper(step, 1 / plan.local_steps, clip, plan.options))
     if place.noises_message and spec.memory(plan.options) != "released":
         gradient = place.gradient(clients, clip, 0.0, NOT_ROUNDED, rates, noise)
         releaser = place.releaser(clip, 0.0, NOT_ROUNDED)
@@ -142,7 +149,7 @@ def try_all(
     model and one that returns the average (only the last where there is one round)."""
     trials: list[Trial] = []
     for _, alike in groupby(sorted(candidates, key=_key), key=_key):
-        rest = list(alike)
+        rest = sorted(alike, key=lambda plan: -plan.rounds)
         width = len(worlds.rows) * len(seeds) * worlds.number * len(worlds.x0)
         count = max(1, AT_ONCE // width)
         while rest:
@@ -152,30 +159,65 @@ def try_all(
 
 
 def _key(candidate: Candidate) -> tuple[Any, ...]:
-    """What plans of one computation have in common; their rounds are within a factor of two."""
+    """What plans of one computation have in common."""
     return (
         candidate.algorithm,
         candidate.noise_in or "",
         tuple(sorted(candidate.options.items())),
-        candidate.warm,
-        candidate.eta,
         candidate.local_steps,
-        math.floor(math.log2(candidate.rounds)),
     )
 
 
+class FallingFleet:
+    """A fleet of many plans, those with most rounds first: what has ended drops out, and gets no
+    more messages. `make(count)` is the fleet of the first plans."""
+
+    def __init__(self, rounds: list[int], make: Callable[[int], Fleet]) -> None:
+        self._rounds, self._make = rounds, make
+        self._count, self._fleet = len(rounds), make(len(rounds))
+
+    def exchange(self, broadcast: Broadcast) -> Tensor:
+        count = sum(rounds >= broadcast.round for rounds in self._rounds)
+        if count < self._count:
+            memory = _simulated(self._fleet).memory
+            self._count, self._fleet = count, self._make(count)
+            _simulated(self._fleet).memory = memory and _of_first(memory, count)
+        messages = torch.zeros_like(broadcast.x)
+        messages[:, :count] = self._fleet.exchange(broadcast._replace(x=broadcast.x[:, :count]))
+        return messages
+
+
+def _simulated(fleet: Fleet) -> SimulatedFleet:
+    inner = fleet.fleet if isinstance(fleet, NoisyMean) else fleet
+    assert isinstance(inner, SimulatedFleet)
+    return inner
+
+
+def _of_first(memory: Memory, count: int) -> Memory:
+    """[worlds, plans, ...] of the first plans."""
+    state = type(memory.state)(*(part[:, :count] for part in memory.state))
+    return Memory(state, memory.update[:, :count], memory.finite[:, :count])
+
+
 def _run(worlds: Worlds, plans: list[Candidate], levels: list[Level], seeds: range) -> list[Trial]:
+    """Plans with the same local steps, those with most rounds first."""
     first, noise = plans[0], TrialNoise(len(worlds.rows), seeds)
-    clip = _column([plan.clip for plan in plans])
-    start = worlds.start(first.warm)[:, None, None]
-    x = start.expand(-1, len(plans), len(seeds), -1)
-    most = max(plan.rounds for plan in plans)
-    schedule = periodic(most * first.local_steps, first.local_steps)
+    starts = {warm: worlds.start(warm) for warm in {plan.warm for plan in plans}}
+    x = torch.stack([starts[plan.warm] for plan in plans], 1)[:, :, None]
+    x = x.expand(-1, -1, len(seeds), -1)
+    eta = torch.tensor([plan.eta for plan in plans], dtype=x.dtype)[:, None, None, None]
+    clip = torch.tensor([plan.clip for plan in plans], dtype=torch.float64)[:, None, None, None]
     sigma = torch.tensor([level.sigma for level in levels])[:, None, :, None]
     of_mean = torch.tensor([level.averaged for level in levels])[:, None, None]
-    noised = Noised(levels[0].place, sigma, of_mean, noise)
-    fleet = noisy_fleet(first, clip, worlds.clients, (1.0,) * worlds.number, noised)
+
+    def fleet_of(count: int) -> Fleet:
+        noised = Noised(levels[0].place, sigma[:count], of_mean[:count], noise)
+        rates = (1.0,) * worlds.number
+        return noisy_fleet(first, clip[:count], worlds.clients, rates, noised, eta=eta[:count])
+
+    fleet = FallingFleet([plan.rounds for plan in plans], fleet_of)
     gamma = torch.tensor([plan.gamma for plan in plans], dtype=x.dtype)[:, None, None]
+    schedule = periodic(first.iterations, first.local_steps)
     last, averages = torch.empty(x.shape), torch.empty(x.shape)
     for round in averaged(server_rounds(x, schedule, fleet, gamma)):
         for p, plan in enumerate(plans):
@@ -201,8 +243,3 @@ def _returned(worlds: Worlds, plan: Candidate, last: Tensor, average: Tensor) ->
 
 def _finite(excess: Tensor) -> Tensor:
     return torch.where(excess.isfinite(), excess, math.inf)
-
-
-def _column(numbers: list[float]) -> Tensor:
-    """One for each plan, against [worlds, plans, seeds, clients, d]."""
-    return torch.tensor(numbers, dtype=torch.float64)[:, None, None, None]

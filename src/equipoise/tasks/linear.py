@@ -174,7 +174,10 @@ class LinearClients:
         """The Hessian of every client's loss at the model x [d]: [clients, d, d]."""
         outputs = torch.einsum("cnf,kf->cnk", self.features, self._matrix(x))
         weighted = self.link.hessian(outputs) * self.weights[..., None, None]
-        blocks = torch.einsum("cnkl,cnf,cng->ckflg", weighted, self.features, self.features)
+        if x.shape[-1] == self.features.shape[-1]:  # one output
+            blocks = (weighted[..., 0] * self.features).transpose(1, 2) @ self.features
+        else:
+            blocks = torch.einsum("cnkl,cnf,cng->ckflg", weighted, self.features, self.features)
         return blocks.reshape(len(self.sizes), x.shape[-1], x.shape[-1]) + self.l2 * torch.eye(
             x.shape[-1], dtype=x.dtype
         )
