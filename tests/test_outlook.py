@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from equipoise.planning.outlook import (
     SILO_ALONE,
     Judge,
     Judged,
+    Rules,
     Tried,
     area,
     judge_models,
@@ -24,7 +26,7 @@ from equipoise.planning.outlook import (
     verdict_of,
 )
 from equipoise.planning.plan import Prediction, Way
-from equipoise.planning.worlds import known_of, worlds_of
+from equipoise.planning.worlds import Skew, known_of, worlds_of
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, least_squares, linear_clients, one_hot
 from equipoise.tasks.public import minimiser
@@ -56,6 +58,7 @@ def spent(*values, name="federated"):
     return tried(name, *values, free=False)
 
 
+ALIKE = Rules([list(range(10))], shares=True)
 NOTHING = tried(NOT_TRAINING, *[0.4] * 10)
 POOR = tried(PUBLIC_ALONE, *[0.3] * 10)
 CASES = {
@@ -99,7 +102,7 @@ CASES = {
 @pytest.mark.parametrize("what", ["error", "loss", "auroc"])
 @pytest.mark.parametrize(("ways", "verdict"), CASES.values(), ids=CASES)
 def test_verdicts(ways, verdict, what):
-    decided, reason = verdict_of(ways, what)
+    decided, reason = verdict_of(ways, what, ALIKE)
     assert decided == verdict
     assert {"error": "error", "loss": "loss", "auroc": "AUROC"}[what] in reason
     if verdict == "inconclusive":
@@ -111,14 +114,32 @@ def test_verdicts(ways, verdict, what):
 
 
 def test_what_matters_grows_with_errors_that_are_no_shares():
-    dear = [tried(NOT_TRAINING, *[70.0] * 10), tried(PUBLIC_ALONE, *[60.0] * 10)]
-    assert verdict_of([*dear, spent(*[59.5] * 10)], "error")[0] == "public data alone is as good"
-    assert verdict_of([*dear, spent(*[59.0] * 10)], "error")[0] == "train"
+    for unit in (100.0, 0.01):  # of the label
+        values = [[unit * value] * 10 for value in (0.7, 0.6, 0.595, 0.59)]
+        dear = [tried(NOT_TRAINING, *values[0]), tried(PUBLIC_ALONE, *values[1])]
+        numbers = ALIKE._replace(shares=False)
+        too_little = verdict_of([*dear, spent(*values[2])], "error", numbers)[0]
+        assert too_little == "public data alone is as good"
+        assert verdict_of([*dear, spent(*values[3])], "error", numbers)[0] == "train"
+
+
+def test_a_verdict_holds_for_every_kind_of_skew():
+    """Ten worlds of two kinds: better in all but those of one kind decides nothing."""
+    kinds = Rules([list(range(8)), [8, 9]], shares=True)
+    ways = [NOTHING, POOR, spent(*[0.2] * 8, 0.35, 0.35)]
+    assert verdict_of(ways, "error", ALIKE)[0] == "train"
+    assert verdict_of(ways, "error", kinds)[0] == "inconclusive"
+    worse = [NOTHING, POOR, spent(*[0.35] * 8, 0.2, 0.2)]
+    assert verdict_of(worse, "error", ALIKE)[0] == "public data alone is as good"
+    verdict, reason = verdict_of(worse, "error", kinds)
+    assert verdict == "inconclusive"
+    assert "in 0% of the worlds" in reason
+    assert "whatever kind of skew" in reason
 
 
 def test_a_reason_names_the_best_way_first_and_by_how_much():
     ways, _ = CASES["each silo alone"]
-    _, reason = verdict_of(ways, "error")
+    _, reason = verdict_of(ways, "error", ALIKE)
     assert reason.startswith("each silo alone: error 0.050 [0.050, 0.050], against 0.100 [")
     assert "of federated; training together gains less than 0.01 in 100% of the worlds" in reason
 
@@ -132,7 +153,7 @@ def test_never_train_where_it_is_worse_in_the_mean():
         names = (NOT_TRAINING, PUBLIC_ALONE, SILO_ALONE)
         ways = [tried(name, *row) for name, row in zip(names, worlds[:3], strict=True)]
         ways.append(spent(*worlds[3]))
-        verdict, _ = verdict_of(ways, "error")
+        verdict, _ = verdict_of(ways, "error", ALIKE)
         seen.add(verdict)
         best = worlds[:3][worlds[:3].mean(1).argmin()]
         if verdict == "train":
@@ -236,8 +257,23 @@ def test_few_test_records_widen_an_interval():
         )
     assert widths == sorted(widths)
     assert widths[3] == pytest.approx(2 * 1.645 * math.sqrt(0.3 * 0.7 / 50), rel=0.1)
-    large = predicted(None, Judged(error + 1, error, None), 50)  # no share: least squares
-    assert large == predicted(None, Judged(error + 1, error, None))
+    numbers = Judged(error, error, None, shares=False)  # least squares
+    assert predicted(None, numbers, 50) == predicted(None, numbers)
+
+
+def test_a_rare_label_is_ranked_among_the_records_of_all_clients():
+    """A client's few records may all have one label, of which nothing can be ranked."""
+    task = replace(load_task("breast-cancer", TaskOptions(public_records=60)), sizes_public=False)
+    known = known_of(task, "none", (40,))._replace(skews=(Skew("own", apart=(0.3, 0.3)),))
+    worlds = worlds_of(task, known, 2, 0)
+    for row in worlds.rows:
+        assert len(row.test.features) > 1
+    x = torch.stack([row.best for row in worlds.rows])[:, None]
+    told = 1 - judge_models(worlds, x).auroc_loss[:, 0]
+    for w, row in enumerate(worlds.rows):
+        features, targets = (part.flatten(0, 1) for part in row.test)
+        scores = features @ x[w, 0].to(features.dtype)
+        assert float(told[w]) == pytest.approx(float(area(scores, targets[:, 0] > 0)), abs=1e-6)
 
 
 def test_not_training_is_the_best_constant_answer(worlds):

@@ -52,7 +52,7 @@ def test_a_search_leaves_the_grid_where_the_best_lies_at_its_edge():
     (best,) = search.search(problem, SMALL).best(1)
     assert best.candidate.rounds > most
     at_limit = best.candidate.rounds >= MOST_ROUNDS or best.candidate.iterations > LONGEST // 2
-    assert bool(_limits(problem.question, best.candidate)) == at_limit
+    assert bool(_limits(problem.question, best.candidate, problem.worlds)) == at_limit
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,8 @@ def test_a_search_leaves_the_grid_where_the_best_lies_at_its_edge():
 )
 def test_limits_are_said(rounds, tau, iterations, said):
     question = Question.of(task="quadratic", epsilon=2, iterations=iterations)
-    limits = _limits(question, Candidate("dp-fedavg", 1.0, tau, rounds, 1.0, 1.0))
+    worlds = problem_of().worlds
+    limits = _limits(question, Candidate("dp-fedavg", 1.0, tau, rounds, 1.0, 1.0), worlds)
     assert len(limits) == said
     assert all(limit.startswith("LIMIT: ") for limit in limits)
 
@@ -149,6 +150,20 @@ def test_regret_is_counted_in_what_is_left_in_a_world():
     nothing = tried_in(["none"] * 3, [1.0, 1.0, 1e-9], [1.3, 1.3, 1e-12])
     assert winner(nothing) == 0
     assert all(math.isfinite(regret) for regret in nothing.regrets())
+
+
+def test_kinds_of_skew_in_which_more_is_left_do_not_count_more():
+    """Regret is a ratio: five times the best in an easy kind is worse than 1.2 times in a hard."""
+    easy_and_hard = ["none", "strong"]
+    rows = ([0.01, 0.12], [0.05, 0.1], [0.0105, 0.1])
+    assert winner(tried_in(easy_and_hard, *rows[:2])) == 0
+    assert tried_in(easy_and_hard, *rows).regrets()[2] == pytest.approx(1.0, abs=0.01)
+
+
+def test_what_is_next_to_nothing_is_never_below_zero():
+    searched = tried_in(["none"], [-4e-8], [1e-3])
+    assert winner(searched) == 0
+    assert min(searched.regrets()) >= 1.0
 
 
 def test_a_plan_that_diverges_is_never_chosen():

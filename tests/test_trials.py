@@ -17,7 +17,7 @@ from equipoise.facts import Facts
 from equipoise.fleets import Broadcast, SimulatedFleet, server_rounds
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.plan import Question
-from equipoise.planning.problems import ClientProblem, RecordProblem, _all, _events, _run
+from equipoise.planning.problems import ClientProblem, RecordProblem, _events, _run
 from equipoise.planning.trial import Level, NoisyMean, TrialNoise, _normals, try_all
 from equipoise.planning.worlds import known_of, worlds_of
 from equipoise.privacy.clip import ClippedRelease
@@ -297,24 +297,62 @@ def test_the_noise_of_a_mean_gradient_has_the_real_variance(sizes):
 
 def _events_of(problem, plan):
     events = _events(plan, problem.promise, problem.facts)
-    return _all(events, len(problem.facts.sizes))
+    return events if len(events) == len(problem.facts.sizes) else events * len(problem.facts.sizes)
 
 
-def test_fewer_stand_ins_than_silos_average_to_the_same_noise():
-    sizes = tuple(100 + 5 * i for i in range(60))
-    problem, _, worlds = record_problem(sizes, "gradient")
+@pytest.mark.parametrize("noise_in", ["gradient", "message"])
+@pytest.mark.parametrize(
+    "sizes", [tuple(100 + 5 * i for i in range(60)), (3, *[100] * 59)], ids=["even", "one small"]
+)
+def test_fewer_stand_ins_than_silos_average_to_the_same_noise(sizes, noise_in):
+    problem, _, worlds = record_problem(sizes, noise_in)
     assert worlds.number == 40
     assert set(worlds.sizes) <= set(sizes)
-    assert min(worlds.sizes) == 100
+    assert min(worlds.sizes) == min(sizes)
     assert max(worlds.sizes) == sizes[-1]
     (line, *_) = problem.lines()
     plan = line.candidate(1.0, 1, 4, 0.5)
     stand_ins = worlds.rows[0].clients.sizes
+    if noise_in == "message":
+        sizes, stand_ins = [1] * 60, [1] * 40
     each = [sigma / own for sigma, own in zip(problem.level(plan).sigma, stand_ins, strict=True)]
     planned = math.sqrt(sum(s**2 for s in each)) / 40
     events = _events_of(problem, plan)
     real = [event.sigma / size for event, size in zip(events, sizes, strict=True)]
-    assert planned == pytest.approx(math.sqrt(sum(s**2 for s in real)) / 60, rel=0.03)
+    assert planned == pytest.approx(math.sqrt(sum(s**2 for s in real)) / 60, rel=1e-9)
+
+
+def test_plans_of_one_computation_do_not_know_of_each_other():
+    """Plans with other rounds, steps, clips and starts: the same as each by itself, whether the
+    algorithm remembers or not."""
+    task = load_task("breast-cancer", TaskOptions(clients=4, public_records=40))
+    worlds = worlds_of(task, known_of(task, None, None), 2, 0)
+    asked = Question.of(task="breast-cancer", epsilon=2, clients=4, trust="secure-aggregation")
+    problem = ClientProblem(asked, worlds, asked.promise(2.0), task.facts("client"), MESSAGE)
+    for algorithm in ("dp-fedavg", "dp-scaffnew"):
+        plans = [
+            Candidate(algorithm, eta, 3, rounds, clip, 1.0, "message", {}, warm)
+            for eta, rounds, clip, warm in (
+                (1.0, 5, 0.3, False),
+                (0.5, 2, 0.1, True),
+                (1.0, 1, 0.3, True),
+                (2.0, 5, 0.2, True),
+            )
+        ]
+        trials = try_all(worlds, plans, problem.level, range(2))
+        together = {repr(trial.candidate): trial.x for trial in trials}
+        for plan in plans:
+            for trial in try_all(worlds, [plan], problem.level, range(2)):
+                torch.testing.assert_close(together[repr(trial.candidate)], trial.x)
+
+
+def test_steps_in_all_may_be_more_than_there_may_be_rounds():
+    problem, _, _ = record_problem((50,) * 5, "gradient")
+    problem = replace(problem, question=problem.question.model_copy(update={"iterations": 1024}))
+    (line, *_) = problem.lines()
+    begun = problem.beginning(line)
+    assert {plan.iterations for plan in begun} == {1024}
+    assert all(near.iterations == 1024 for near in problem.neighbours(begun[0]))
 
 
 def test_facts_and_promise_are_all_that_noise_depends_on():

@@ -21,7 +21,7 @@ from equipoise.planning.worlds import (
     worlds_of,
 )
 from equipoise.tasks import TaskOptions, load_task
-from equipoise.tasks.linear import LOGISTIC, with_bias
+from equipoise.tasks.linear import LOGISTIC, least_squares, with_bias
 from equipoise.tasks.public import minimiser
 from equipoise.tasks.task import Table
 
@@ -147,6 +147,31 @@ def test_what_a_task_knows_is_not_said_again(skew, records, sentence):
 def test_sizes_must_fit_the_clients():
     with pytest.raises(InvalidValue, match="2 sizes for 10 clients"):
         known_of(undeclared(), None, (10, 20))
+
+
+def test_one_client_stands_for_itself():
+    task = undeclared(1)
+    worlds = worlds_of(task, known_of(task, None, (30,)), 2, 0)
+    assert worlds.number == 1
+    assert {row.skew.name for row in worlds.rows} == {"none"}
+
+
+@pytest.mark.parametrize("records", [8, 9, 12])
+def test_few_public_records_say_little_and_not_nothing(records):
+    """Folds of one record have no variance of their own."""
+    pool = task_of().pool
+    people = population_of(pool.rows(np.arange(records)), LOGISTIC, 10.0, 0.01)
+    seen = people._left_out()
+    assert all(math.isfinite(value) for value in seen)
+    assert seen.error_se > 0.05
+    assert seen_of(torch.zeros(31).double(), pool.rows([0]), LOGISTIC).loss_se > 0
+
+
+def test_labels_that_are_all_the_same_number_teach_nothing():
+    pool = task_of().pool
+    constant = Table(pool.features, np.full_like(pool.targets, 0.3))
+    with pytest.raises(DataError, match="all have the same label"):
+        population_of(constant, least_squares(1.0), 10.0, None)
 
 
 # ---- truths ----

@@ -176,7 +176,7 @@ def _guess(note: str) -> bool:
 
 
 def _ways(plan: Plan) -> list[tuple[str, str]]:
-    """One line for each way, the one that is best first."""
+    """One line for each way."""
     return [("ways" if not i else "", way_line(way)) for i, way in enumerate(plan.ways)]
 
 
@@ -278,11 +278,12 @@ def _needed(plan: Plan) -> str | None:
     more, what = changes.clients, "clients"
     if plan.unit == "record":
         more, what = changes.records, "records of each client"
-    epsilon = changes.epsilon or inf
-    private = (
-        "" if not replace(plan.promise, epsilon=epsilon).vacuous(plan.units) else " (not private)"
-    )
-    return f"about epsilon = {epsilon}{private}, or {more or 'no number of'} {what}"
+    text = "no epsilon that was tried"
+    if changes.epsilon:
+        needed = replace(plan.promise, epsilon=changes.epsilon)
+        private = " (not private)" if needed.vacuous(plan.units) else ""
+        text = f"about epsilon = {changes.epsilon}{private}"
+    return f"{text}, or {more or 'no number of'} {what}"
 
 
 def _better(plan: Plan) -> str | None:

@@ -5,19 +5,25 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from equipoise.algorithms.schedule import divisors_of
-from equipoise.errors import InvalidValue
 from equipoise.planning.candidates import Candidate, Pace, smallest
-from equipoise.planning.outlook import Gain, Tried, gain_of, judge_models
+from equipoise.planning.outlook import (
+    AT_HOME,
+    Gain,
+    Tried,
+    best_of,
+    gain_of,
+    judge_models,
+    rules_of,
+)
 from equipoise.planning.plan import Changes
 from equipoise.planning.problems import (
-    LADDER,
     ClientProblem,
     PlanningProblem,
     RecordProblem,
     averaged_noise,
+    has_noise,
 )
-from equipoise.planning.question import JudgeBy, Question
+from equipoise.planning.question import JudgeBy
 from equipoise.planning.trial import Trial, try_all
 from equipoise.planning.worlds import Worlds
 from equipoise.privacy.gaussian import gdp_mu
@@ -26,57 +32,49 @@ from equipoise.settings import MOST_CLIENTS
 FEW = 8  # worlds
 ROUGH = Pace(growth=4.0, within=1.15, most=1e4)  # every step of this search costs trials
 STEPS = 512  # of a plan that goes farther than the one that was found
+BEST = 3
 LITTLE = 1.02  # times what there is, which was not enough
 WORTH_WHILE = 0.9  # where no error is known, of the excess loss of not training
 
 
 def changes_of(problem: PlanningProblem, best: Trial, what: JudgeBy, ways: list[Tried]) -> Changes:
-    """Judged by the plan that was found, and by others that do more with less noise."""
+    """Judged by the plan that was found, and by those that a search begins with."""
     worlds = problem.worlds.first(FEW)
-    plans = _bolder(best.candidate, problem.question)
-    needed = WORTH_WHILE * worlds.excess(worlds.start(False))
+    plans = _others(problem, best.candidate)
+    needed, rules = WORTH_WHILE * worlds.excess(worlds.start(False)), rules_of(worlds)
 
     def gain(trial: Trial) -> Gain:
         if ways:
-            return gain_of(ways, judge_models(worlds, trial.x).by(what).mean(1))
-        return Gain(needed - trial.excess.mean(1), 0.0)
+            value = judge_models(worlds, trial.x).by(what).mean(1)
+            return gain_of(ways, value, what, rules)
+        return Gain(needed - trial.excess.mean(1), 0.0, rules.kinds)
 
     def worth(changed: PlanningProblem) -> bool:
-        known = [plan for plan in plans if _possible(changed, plan)]
-        return any(gain(t).sure for t in try_all(worlds, known, changed.level, range(2)))
+        known = [plan for plan in plans if has_noise(changed, plan)]
+        trials = try_all(worlds, known, changed.level, range(2))
+        best = sorted(trials, key=lambda trial: trial.mean)[:BEST]  # plans are chosen by their loss
+        return any(gain(trial).sure for trial in best)
 
     if isinstance(problem, ClientProblem):
         return _clients(problem, worlds, worth)
     assert isinstance(problem, RecordProblem)
-    return _records(problem, worlds, worth)
+    changes = _records(problem, worlds, worth)
+    if ways and best_of(ways, free=True).way.name in AT_HOME:  # which more records make better too
+        changes = changes.model_copy(update={"records": None})
+    return changes
 
 
-def _possible(problem: PlanningProblem, candidate: Candidate) -> bool:
-    """Whether there is such noise: for very many records, or a very small clip, there is none."""
-    try:
-        problem.level(candidate)
-    except InvalidValue:
-        return False
-    return True
-
-
-def _bolder(candidate: Candidate, question: Question) -> list[Candidate]:
-    """The plan, and plans that go farther, within what the question fixes."""
-    plain, T = replace(candidate, returns="last"), question.iterations
-    tau, K = plain.local_steps, plain.rounds
-    paces = [(t, min(LADDER[-1], K * more)) for more in (4, 16) for t in (tau, 8 * min(tau, 8))]
-    if T:
-        every = [(t, T // t) for t in divisors_of(T) if T // t <= LADDER[-1]]
-        paces = every[:: max(1, len(every) // 4)]
-    clips = (1.0,) if question.clip else (0.5, 1.0, 4.0, 32.0)
-    gammas = {plain.gamma, question.gamma or 1.0}
-    return [plain] + [
-        replace(plain, local_steps=t, rounds=k, clip=plain.clip * times, gamma=gamma)
-        for t, k in paces
-        for times in clips
-        for gamma in sorted(gammas)
-        if T or t * k <= STEPS
+def _others(problem: PlanningProblem, candidate: Candidate) -> list[Candidate]:
+    """The plan, and others of its line far apart, whatever the budget is."""
+    chosen = replace(candidate, returns="last")
+    (line,) = [
+        each
+        for each in problem.lines()
+        if (each.algorithm, each.place.noise_in, each.warm)
+        == (candidate.algorithm, candidate.noise_in, candidate.warm)
     ]
+    steps = problem.question.iterations or STEPS
+    return [chosen, *(plan for plan in problem.beginning(line) if plan.iterations <= steps)]
 
 
 def _clients(

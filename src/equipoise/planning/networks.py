@@ -16,6 +16,7 @@ from equipoise.planning.outlook import (
     NOT_TRAINING,
     PUBLIC_ALONE,
     SILO_ALONE,
+    Rules,
     Tried,
     verdict_of,
 )
@@ -24,6 +25,7 @@ from equipoise.planning.problems import AS_GOOD, Line, settings_of
 from equipoise.planning.question import JudgeBy
 from equipoise.planning.rehearsal import (
     FEWEST_RECORDS,
+    WORLDS,
     Problem,
     Public,
     Rehearsed,
@@ -216,7 +218,8 @@ def _plan(
     gain = public.gain(alone.test_error if alone else None)
     measured = untrained, alone.test_error if alone else None
     ways = _ways(problem, ended, best, gain, measured)
-    verdict, reason = verdict_of(ways, what)
+    shares = bool((ways[0].values <= 1).all())
+    verdict, reason = verdict_of(ways, what, Rules([list(range(WORLDS))], shares))
     shared = question.passed_on(facts.clients if named else None)
     return Plan(
         verdict=verdict,

@@ -5,8 +5,8 @@ what is not known, not how often a trial was repeated.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,26 +19,30 @@ from equipoise.planning.plan import Prediction, Verdict, Way
 from equipoise.planning.population import Truth
 from equipoise.planning.question import JudgeBy
 from equipoise.planning.trial import Trial
-from equipoise.planning.worlds import Skew, World, Worlds
+from equipoise.planning.worlds import HeldOut, Skew, World, Worlds
 from equipoise.seeds import stream
 from equipoise.tasks.linear import SHARE_WRONG, Link
 from equipoise.tasks.task import Table
 
 COVERED = 0.9
-FAR = 0.15  # of what an error may be: farther from its interval a known error is no chance
+# Of all records, or of an error that is no share: so far from its interval none lies by chance.
+FAR = 0.15
 SURE = 0.8  # share of worlds in which a way must be better to be called so
-MATTERS = 0.01  # by less no way is better; of what not training leaves, where that is above 1
+MATTERS = 0.01  # by less no way is better; of what not training leaves, if errors are no shares
 SILOS = (0.25, 0.75)  # quantiles of the clients' sizes that stand for all
-MOST_AT_HOME = 1000  # records of a silo that is tried at home
+JUDGED_AT_HOME = 1000  # records of its own truth on which a silo's model is judged
 MOST_PARAMETERS_AT_HOME = 1000
+NEXT_TO_NONE = 1e-4  # of a regulariser
 
 
 class Judged(NamedTuple):
-    """Error, loss and 1 - AUROC (of two classes, else None) of models, [worlds, seeds]."""
+    """Error, loss and 1 - AUROC (of two classes, else None) of models, [worlds, seeds]; whether
+    errors are shares of records."""
 
     error: Tensor
     loss: Tensor
     auroc_loss: Tensor | None
+    shares: bool = True
 
     def by(self, what: JudgeBy) -> Tensor:
         """What is to be small."""
@@ -70,21 +74,15 @@ def judge_models(worlds: Worlds, x: Tensor) -> Judged:
     """Models [worlds, seeds, d], on the records of their worlds that no client holds."""
     each = [_judge(row, models) for row, models in zip(worlds.rows, x, strict=True)]
     errors, losses, ranks = zip(*each, strict=True)
-    binary = all(rank is not None for rank in ranks)
-    return Judged(torch.stack(errors), torch.stack(losses), torch.stack(ranks) if binary else None)
+    rank = torch.stack(ranks) if all(rank is not None for rank in ranks) else None
+    return Judged(torch.stack(errors), torch.stack(losses), rank, worlds.shares)
 
 
 def _judge(row: World, x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     assert row.test is not None
     clients: Any = row.clients
-    of_truths = [
-        judge_on(features, targets, clients.link, x)
-        for features, targets in zip(row.test.features, row.test.targets, strict=True)
-    ]
-    errors, losses, ranks = zip(*of_truths, strict=True)
-    means = [torch.stack(values).mean(0) for values in (errors, losses)]
-    rank = None if ranks[0] is None else torch.stack(ranks).mean(0)
-    return means[0], means[1], rank
+    features, targets = (part.flatten(0, 1) for part in row.test)  # as many of every truth
+    return judge_on(features, targets, clients.link, x)
 
 
 def judge_on(
@@ -118,19 +116,20 @@ def predicted(excess: Tensor | None, judged: Judged | None, records: int = 0) ->
     """Means and intervals; on so many test records, if they are few enough to matter."""
     values: dict[str, float] = {}
     if excess is not None:
-        values |= _interval("excess_loss", excess)
+        values |= _interval("excess_loss", excess.clamp_min(0))
     if judged is not None:
-        values |= _interval("test_error", judged.error, _sampling(judged.error, records))
+        values |= _interval("test_error", judged.error, _sampling(judged, records))
         values |= _interval("test_loss", judged.loss)
         if judged.auroc_loss is not None:
             values |= _interval("auroc", 1 - judged.auroc_loss)
     return Prediction(**values)
 
 
-def _sampling(error: Tensor, records: int) -> Tensor | None:
+def _sampling(judged: Judged, records: int) -> Tensor | None:
     """The standard deviation that so many test records add: of a share."""
-    if not records or bool((error > 1).any()):
+    if not records or not judged.shares:
         return None
+    error = judged.error
     return (error * (1 - error) / records).clamp_min(0).sqrt()
 
 
@@ -205,7 +204,7 @@ class Judge:
         rows = self._worlds.rows
         best = torch.stack([row.best for row in rows])
         start = torch.zeros_like(best) if centre is None else centre
-        homes = [_homes(row, self._worlds.sizes, w) for w, row in enumerate(rows)]
+        homes = [_homes(row, w) for w, row in enumerate(rows)]
         pulls = best - start
         judged, least = [], []
         for row, own, c in zip(rows, homes, start, strict=True):
@@ -217,7 +216,8 @@ class Judge:
                 of_silos.append(judge_on(*_tensors(home.test), clients.link, x[None]))
             judged.append(_mean(of_silos[1:]))
             least.append(of_silos[0])
-        every, smallest = _joined(judged), _joined(least)
+        shares = self._worlds.shares
+        every, smallest = _joined(judged, shares), _joined(least, shares)
         way = Way(
             name=name,
             free=free,
@@ -234,16 +234,16 @@ class Home(NamedTuple):
     test: Table
 
 
-def _homes(row: World, sizes: Sequence[int], w: int) -> list[Home]:
-    """The smallest silo, and some of all sizes."""
+def _homes(row: World, w: int) -> list[Home]:
+    """The smallest silo, and some of all sizes, with as many records as stand-ins have."""
     assert row.truth is not None
-    rng = stream(w, "homes")
+    rng, sizes = stream(w, "homes"), row.clients.sizes
     chosen = [min(sizes), *(int(np.quantile(sizes, at, method="nearest")) for at in SILOS)]
     homes = []
     for size in chosen:
         truth = row.truth.own(rng) if row.truth.apart else row.truth
-        records = _skewed(truth, row.skew, min(size, MOST_AT_HOME), rng)
-        homes.append(Home(records, truth.records(MOST_AT_HOME, rng)))
+        records = _skewed(truth, row.skew, size, rng)
+        homes.append(Home(records, truth.records(JUDGED_AT_HOME, rng)))
     return homes
 
 
@@ -284,10 +284,10 @@ def _mean(found: list[Any]) -> tuple[Tensor, Tensor, Tensor | None]:
     return torch.stack(errors).mean(0), torch.stack(losses).mean(0), rank
 
 
-def _joined(found: list[Any]) -> Judged:
+def _joined(found: list[Any], shares: bool) -> Judged:
     errors, losses, ranks = zip(*found, strict=True)
     rank = None if ranks[0] is None else torch.stack(ranks)
-    return Judged(torch.stack(errors), torch.stack(losses), rank)
+    return Judged(torch.stack(errors), torch.stack(losses), rank, shares)
 
 
 NOT_TRAINING, PUBLIC_ALONE, SILO_ALONE, PUBLIC_AT_HOME = (
@@ -296,6 +296,7 @@ NOT_TRAINING, PUBLIC_ALONE, SILO_ALONE, PUBLIC_AT_HOME = (
     "each silo alone",
     "public model, tuned at home",
 )
+AT_HOME = (SILO_ALONE, PUBLIC_AT_HOME)
 VERDICTS: dict[str, Verdict] = {
     NOT_TRAINING: "do not train",
     PUBLIC_ALONE: "public data alone is as good",
@@ -306,48 +307,68 @@ NAMES = {"error": "error", "loss": "loss", "auroc": "AUROC"}
 
 
 class Gain(NamedTuple):
-    """What spending the budget gains over the best free way, in every world."""
+    """What spending the budget gains over the best free way, in every world: [worlds]. Shares are
+    of worlds of the kind in which they are smallest, since nobody knows which kind is true."""
 
     values: Tensor
     matters: float
+    kinds: list[list[int]]
 
     @property
     def wins(self) -> float:
-        """The share of worlds in which anything is gained."""
-        return float((self.values > 0).double().mean())
+        """The share in which anything is gained."""
+        return self._least_share(self.values > 0)
 
     @property
     def idle(self) -> float:
-        """The share of worlds in which nothing that matters is gained."""
-        return float((self.values <= self.matters).double().mean())
+        """The share in which nothing that matters is gained."""
+        return self._least_share(self.values <= self.matters)
+
+    def _least_share(self, holds: Tensor) -> float:
+        return min(float(holds[places].double().mean()) for places in self.kinds)
 
     @property
     def sure(self) -> bool:
         return self.idle < SURE <= self.wins and float(self.values.mean()) > 0
 
 
-def gain_of(tried: list[Tried], values: Tensor) -> Gain:
+class Rules(NamedTuple):
+    """What a verdict goes by: worlds of the same kind of skew, as places, and whether errors are
+    shares."""
+
+    kinds: list[list[int]]
+    shares: bool
+
+
+def rules_of(worlds: Worlds) -> Rules:
+    return Rules(worlds.skews, worlds.shares)
+
+
+def gain_of(tried: list[Tried], values: Tensor, what: JudgeBy, rules: Rules) -> Gain:
     """Of a way that is worth so much in the first worlds."""
     free = best_of(tried, free=True).values[: len(values)]
     nothing = max(_mean_value(t) for t in tried if t.way.name == NOT_TRAINING)
-    return Gain((free - values).double(), MATTERS * max(1.0, nothing))
+    unit = 1.0 if rules.shares or what == "auroc" else nothing
+    return Gain((free - values).double(), MATTERS * unit, rules.kinds)
 
 
 def best_of(tried: list[Tried], free: bool) -> Tried:
     return min((t for t in tried if t.way.free == free), key=_mean_value)
 
 
-def verdict_of(tried: list[Tried], what: JudgeBy) -> tuple[Verdict, str]:
+def verdict_of(tried: list[Tried], what: JudgeBy, rules: Rules) -> tuple[Verdict, str]:
     """The best way that spends the budget against the best that is free, world by world: a free way
     is as good unless what is spent gains something that matters."""
     free, spent = best_of(tried, free=True), best_of(tried, free=False)
-    gain = gain_of(tried, spent.values)
+    gain = gain_of(tried, spent.values, what, rules)
     best, other = (spent, free) if float(gain.values.mean()) > 0 else (free, spent)
     compared = (
         f"{best.way.name}: {NAMES[what]} {_told(best, what)}, against {_told(other, what)} of "
         f"{other.way.name}"
     )
     possible = "of the worlds that the public information leaves possible"
+    if len(rules.kinds) > 1:
+        possible += ", whatever kind of skew it is"
     if gain.idle >= SURE:
         idle = f"training together gains less than {gain.matters:.2g} in {gain.idle:.0%} {possible}"
         return VERDICTS[free.way.name], f"{compared}; {idle}"
@@ -368,13 +389,13 @@ def _told(tried: Tried, what: JudgeBy) -> str:
     return f"{mean:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def disagreement(ways: list[Tried]) -> str:
+def disagreement(ways: list[Tried], shares: bool) -> str:
     """What to say if the public model does on the real test records what it does in no world."""
     for way in (tried.way for tried in ways if tried.way.name == PUBLIC_ALONE):
         ends, measured = way.predicted.interval("test_error"), way.measured
         if ends and measured is not None:
             away = max(ends[0] - measured, measured - ends[1])
-            if away > FAR * max(1.0, ends[1]):
+            if away > FAR * (1.0 if shares else ends[1]):
                 return (
                     "the public records and the test records disagree: the public model's error "
                     f"on these is {measured:.3g}, where {ends[0]:.3g} to {ends[1]:.3g} were to be "
@@ -386,3 +407,30 @@ def disagreement(ways: list[Tried]) -> str:
 def trial_value(what: JudgeBy, trial: Trial, worlds: Worlds) -> Tensor:
     """What a plan is to make small, [worlds]."""
     return judge_models(worlds, trial.x).by(what).mean(1)
+
+
+def held_out_excess(trial: Trial, worlds: Worlds) -> Tensor:
+    """The loss on records that no client holds, above that of a model made of these, [worlds]:
+    whatever regulariser the clients' loss has."""
+    values = []
+    for row, x in zip(worlds.rows, trial.x, strict=True):
+        assert row.test is not None
+        clients: Any = row.clients
+        values.append(_held_out_loss(row.test, clients.link, x).mean())
+        values[-1] = values[-1] - _least_held_out(row.test, clients.link)
+    return torch.stack(values)
+
+
+def _held_out_loss(test: HeldOut, link: Link, x: Tensor) -> Tensor:
+    """Of models [seeds, d]."""
+    matrix = x.reshape(len(x), test.targets.shape[-1], test.features.shape[-1])
+    outputs = torch.einsum("tnf,skf->stnk", test.features, matrix.to(test.features.dtype))
+    loss: Tensor = link.loss(outputs, test.targets).mean((1, 2))
+    return loss.nan_to_num(math.inf, math.inf)
+
+
+@lru_cache(maxsize=256)
+def _least_held_out(test: HeldOut, link: Link) -> Tensor:
+    records = Table(*(part.flatten(0, 1).double().numpy() for part in test))
+    zero = torch.zeros(records.features.shape[1] * records.targets.shape[1], dtype=torch.float64)
+    return _held_out_loss(test, link, tuned(records, link, zero, NEXT_TO_NONE)[None])[0]

@@ -4,7 +4,6 @@ Nothing of the budget is spent: plans are tried in worlds that are drawn from pu
 alone (docs/planning.md).
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,10 +15,9 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.facts import Facts
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.constants import plan_constants
-from equipoise.planning.enough import changes_of
+from equipoise.planning.enough import WORTH_WHILE, changes_of
 from equipoise.planning.formulas import Context, formulas
 from equipoise.planning.networks import plan_networks
 from equipoise.planning.outlook import (
@@ -29,15 +27,12 @@ from equipoise.planning.outlook import (
     SILO_ALONE,
     Judge,
     Tried,
-    check_judged,
     disagreement,
     judge_models,
-    predicted,
-    trial_value,
+    rules_of,
     verdict_of,
 )
-from equipoise.planning.plan import Option, Plan, Prediction, Question, Verdict
-from equipoise.planning.population import population_of
+from equipoise.planning.plan import Option, Plan, Question, Verdict
 from equipoise.planning.problems import (
     AS_GOOD,
     LONGEST,
@@ -47,21 +42,17 @@ from equipoise.planning.problems import (
     RecordProblem,
     settings_of,
 )
+from equipoise.planning.public_side import Public, l2_of, open_l2, public_side, untrained_error
 from equipoise.planning.question import JudgeBy
-from equipoise.planning.search import Measure, Searched, effort_of, mean_excess, search
+from equipoise.planning.search import Searched, effort_of, search
 from equipoise.planning.trial import Trial, try_all
-from equipoise.planning.worlds import Known, Worlds, known_of, worlds_of
-from equipoise.result import PublicOnly
+from equipoise.planning.worlds import Worlds
 from equipoise.tasks import Task, TaskOptions, load_to_plan, task_spec
-from equipoise.tasks.linear import LinearClients, LinearMeasure
-from equipoise.tasks.public import public_only
-from equipoise.tasks.task import Convex, Records, Table
+from equipoise.tasks.task import Convex, Records
 
 PUBLIC_RECORDS = 40  # of a task that can spare some, if the user names no pool
-WORLDS, FEW_WORLDS = 16, 8  # few in many dimensions, where they differ less and cost more
-LARGE = 150
 REGULARISERS = (1e-2, 1e-3, 1e-4)
-WORTH_WHILE = 0.9  # where no error is known, of the excess loss of not training
+LONGEST_GIVEN = 10_000  # iterations that may be asked for
 
 Watch = Callable[[Iterable[float]], Iterable[float]]
 Progress = Callable[[float], None]
@@ -120,10 +111,15 @@ def plan_all(
         plans = plan_networks(question, task, untrained_error(task), watch, progress)
         return _with_notices(plans, task)
     require(
+        (question.iterations or 0) <= LONGEST_GIVEN,
+        f"iterations={question.iterations}: plans are tried step by step; give at most "
+        f"{LONGEST_GIVEN}",
+    )
+    require(
         question.unit == "client" or isinstance(task.clients, Records),
         f"unit=record with task={task.name}: its clients have no individual records",
     )
-    public = _public(question, task)
+    public = public_side(question, task)
     plans, total = [], len(question.epsilon)
     for number, epsilon in enumerate(watch(question.epsilon)):
         part = partial(_part, progress, number, total)
@@ -158,86 +154,6 @@ def _options(question: Question) -> TaskOptions:
     own_pool = task_spec(question.task or "").pools_itself
     spare = PUBLIC_RECORDS if own_pool and not (question.proxy or question.synthetic) else 0
     return replace(TaskOptions.of(question), public_records=question.public_records or spare)
-
-
-def untrained_error(task: Task) -> float | None:
-    """The error without training: of the initial model, or of the best constant answer."""
-    if task.measure is None:
-        return None
-    start = float(task.measure(task.x0).error)
-    return start if task.constant_error is None else min(start, task.constant_error)
-
-
-@dataclass(frozen=True)
-class Public:
-    """All that the planner knows: public parts of the task, and worlds drawn from them."""
-
-    task: Task
-    facts: Facts
-    known: Known
-    worlds: Worlds
-    alone: PublicOnly | None
-    untrained: Prediction
-    judge_by: JudgeBy
-    measure: Measure
-
-    @property
-    def judged(self) -> bool:
-        """Whether errors are known: of worlds that are made of real records."""
-        return self.worlds.kind == "real records"
-
-    @property
-    def test_records(self) -> int:
-        measure = self.task.measure
-        return len(measure.features) if isinstance(measure, LinearMeasure) else 0
-
-    def predict(self, trial: Trial, worlds: Worlds) -> Prediction:
-        judged = judge_models(worlds, trial.x) if self.judged else None
-        return predicted(trial.excess, judged, self.test_records)
-
-    def with_l2(self, l2: float) -> "Public":
-        """The same with another regulariser."""
-        assert self.facts.L is not None
-        assert self.facts.mu is not None
-        facts = self.facts._replace(L=self.facts.L - self.facts.mu + l2, mu=l2)
-        return replace(self, facts=facts, worlds=self.worlds.with_l2(l2))
-
-
-def _public(question: Question, task: Task) -> Public:
-    task = _with_public_model(question, task)
-    known = known_of(task, question.skew, question.records)
-    if question.unit == "record" and known.sizes is None:
-        known = known._replace(sizes=(known.guess,) * len(task.clients.sizes))
-    count = FEW_WORLDS if task.dimension > LARGE else WORLDS
-    worlds = worlds_of(task, known, count, question.seed)
-    alone = public_only(task)
-    sizes = known.sizes or (known.guess,) * len(task.clients.sizes)
-    check_judged(question.judge_by, worlds)
-    start = worlds.excess(worlds.start(False)[:, None])
-    untrained = predicted(start, None).model_copy(update={"test_error": untrained_error(task)})
-    measure: Measure = mean_excess
-    if question.judge_by in ("error", "auroc"):
-        measure = partial(trial_value, question.judge_by)
-    return Public(
-        task,
-        task.facts("client")._replace(sizes=sizes),
-        known,
-        worlds,
-        PublicOnly(**alone._asdict()) if alone else None,
-        untrained,
-        question.judge_by or "error",
-        measure,
-    )
-
-
-def _with_public_model(question: Question, task: Task) -> Task:
-    """The public records teach what they can: with the regulariser that predicts best what was left
-    out of them, and none that is weaker than that of the clients' loss, whose optimum is sought."""
-    if question.public_l2 or not isinstance(task.pool, Table):
-        return task
-    assert isinstance(task.clients, LinearClients)
-    population = population_of(task.pool, task.clients.link, math.inf, None)
-    return replace(task, public_l2=max(population.public_l2, task.clients.l2))
 
 
 def _plan_clients(question: Question, public: Public, epsilon: float, progress: Progress) -> Plan:
@@ -305,7 +221,7 @@ def _plan(
     progress(0.8)
     verdict, reason, ways = _verdict(final, first)
     progress(0.95)
-    problem, best, l2 = final.problem, final.best, _l2(final.public)
+    problem, best, l2 = final.problem, final.best, l2_of(final.public)
     spec = task_spec(question.task or "")
     clients = None if spec.load_to_plan else public.facts.clients
     shared = {**question.passed_on(clients), "task": question.task}
@@ -323,22 +239,18 @@ def _plan(
             for line in first.problem.lines()
             for trial in first.searched.best_of(line)
         ],
-        untrained=public.untrained,
+        untrained=final.public.untrained,
         public_only=public.alone,
         changes=changes_of(problem, best, public.judge_by, ways)
         if verdict not in ("train", "inconclusive")
         else None,
         ways=[tried.way for tried in ways],
         judged_by=public.judge_by,
-        notes=[*public.known.sentences, *_limits(question, best.candidate)],
+        notes=[*public.known.sentences, *_limits(question, best.candidate, public.worlds)],
         public=list(public.worlds.sentences),
         settings=settings_of(best.candidate, problem.promise, **shared),
         version=version("equipoise"),
     )
-
-
-def _l2(public: Public) -> float | None:
-    return public.facts.mu if isinstance(public.task.clients, LinearClients) else None
 
 
 def _found(
@@ -348,15 +260,15 @@ def _found(
         candidate = line.candidate(1 / (public.facts.L or 1), 1, 1, question.clip or 1.0)
         settings_of(candidate, problem.promise, task=problem.facts.task)
     searched = search(problem, effort_of(public.worlds), public.measure, progress)
-    (best,) = searched.best(1)
-    if isinstance(problem, RecordProblem):
-        best = _cheapest(problem, searched, best)
-    return Found(public, problem, searched, best)
+    return Found(public, problem, searched, *searched.best(1))
 
 
-def _cheapest(problem: RecordProblem, searched: Searched, best: Trial) -> Trial:
-    """Of plans that are about as good, the one with the lowest price."""
-    cheaper = problem.cheaper(replace(best.candidate, returns="last"))
+def _cheapest(found: Found) -> Found:
+    """Of plans for records that are about as good, the one with the lowest price."""
+    problem, searched = found.problem, found.searched
+    if not isinstance(problem, RecordProblem):
+        return found
+    cheaper = problem.cheaper(replace(found.best.candidate, returns="last"))
     searched.add(try_all(searched.worlds, cheaper, problem.level, range(4)))
     least = min(searched.regrets())
     good = [
@@ -364,7 +276,8 @@ def _cheapest(problem: RecordProblem, searched: Searched, best: Trial) -> Trial:
         for trial, regret in zip(searched.trials, searched.regrets(), strict=True)
         if regret <= AS_GOOD * least
     ]
-    return min(good, key=lambda trial: (problem.price(trial.candidate), trial.mean))
+    best = min(good, key=lambda trial: (problem.price(trial.candidate), trial.mean))
+    return replace(found, best=best)
 
 
 def _regularised(
@@ -373,12 +286,8 @@ def _regularised(
     """The regulariser is planned too, unless it is given: the best plans are tried with others, and
     compared by what they are worth on records that no client holds."""
     public = found.public
-    if (
-        question.l2 is not None
-        or not public.judged
-        or not isinstance(public.task.clients, LinearClients)
-    ):
-        return found
+    if not open_l2(question, public.worlds):
+        return _cheapest(found)
     what: JudgeBy = question.judge_by or "loss"
     near = [replace(trial.candidate, returns="last") for trial in found.searched.best(3)]
     tried = [found]
@@ -386,7 +295,7 @@ def _regularised(
         if l2 != public.facts.mu:
             other = public.with_l2(l2)
             tried.append(_again(problem_of(other), other, near))
-    return min(tried, key=lambda each: _worth(each, what))
+    return _cheapest(min(tried, key=lambda each: _worth(each, what)))
 
 
 def _again(problem: PlanningProblem, public: Public, near: list[Candidate]) -> Found:
@@ -438,8 +347,8 @@ def _verdict(found: Found, first: Found) -> tuple[Verdict, str, list[Tried]]:
         ways += [judge.of_models(name, trial.x, trial.excess, False) for trial in chosen]
     if small:
         ways.append(judge.at_home("federated, then tuned at home", best.x[:, 0], free=False))
-    verdict, reason = verdict_of(ways, public.judge_by)
-    if sentence := disagreement(ways):
+    verdict, reason = verdict_of(ways, public.judge_by, rules_of(worlds))
+    if sentence := disagreement(ways, worlds.shares):
         verdict, reason = "inconclusive", sentence
     return verdict, reason, ways
 
@@ -468,9 +377,18 @@ def _by_excess(public: Public, best: Trial, worlds: Worlds) -> tuple[Verdict, st
     return "train", leaves
 
 
-def _limits(question: Question, candidate: Candidate) -> list[str]:
-    """Where the search ended at a limit of its own."""
-    sentences = []
+def _limits(question: Question, candidate: Candidate, worlds: Worlds) -> list[str]:
+    """Where the search ended at a limit of its own, and what was not tried."""
+    sentences, held = [], worlds.rows[0].clients.sizes
+    if max(held) < max(worlds.sizes):
+        sentences.append(
+            f"ROUGH: stand-ins have at most {max(held)} records each, fewer than clients: errors "
+            "will mostly be lower than predicted, of all ways but public records alone"
+        )
+    if worlds.kind == "real records" and len(worlds.x0) > MOST_PARAMETERS_AT_HOME:
+        sentences.append(
+            f"silos at home were not tried: more than {MOST_PARAMETERS_AT_HOME} parameters"
+        )
     if candidate.rounds >= MOST_ROUNDS:
         sentences.append(f"LIMIT: plans have at most {MOST_ROUNDS} rounds; more may be better")
     if not question.iterations and candidate.iterations > LONGEST // 2:
@@ -485,5 +403,5 @@ def _option(origin: str, trial: Trial, found: Found) -> Option:
         found.problem.promise,
         found.public.facts.clients,
         found.public.predict(trial, found.searched.worlds),
-        _l2(found.public),
+        l2_of(found.public),
     )

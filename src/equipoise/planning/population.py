@@ -61,6 +61,11 @@ class Seen(NamedTuple):
 
 def seen_of(weights: Tensor, records: Table, link: Link) -> Seen:
     """What the model [outputs, features], flattened, reaches on these records."""
+    return _seen(*_of_records(weights, records, link), link)
+
+
+def _of_records(weights: Tensor, records: Table, link: Link) -> tuple[Tensor, Tensor]:
+    """Error and loss of every record."""
     features, targets = torch.from_numpy(records.features), torch.from_numpy(records.targets)
     outputs = features @ weights.reshape(targets.shape[1], -1).T
     losses = link.loss(outputs, targets)
@@ -69,10 +74,19 @@ def seen_of(weights: Tensor, records: Table, link: Link) -> Seen:
         errors = link.error(outputs[:, None], targets[:, None], alone)
     else:
         errors = (outputs - targets).square().sum(-1)
+    return errors, losses
+
+
+def _seen(errors: Tensor, losses: Tensor, link: Link) -> Seen:
     n = len(losses)
     # one more wrong and one more right keep an error of zero from being certain
-    spread = math.sqrt(max(float(errors.var()), 1 / n) / n)
-    return Seen(float(errors.mean()), float(losses.mean()), spread, float(losses.std()) / n**0.5)
+    least = 1 / n if link.error_name == SHARE_WRONG else 0.0
+    spreads = [
+        float(values.var(correction=0)) + float(values.mean()) ** 2 / n
+        for values in (errors, losses)
+    ]
+    error_se, loss_se = math.sqrt(max(spreads[0], least) / n), math.sqrt(spreads[1] / n)
+    return Seen(float(errors.mean()), float(losses.mean()), error_se, loss_se)
 
 
 @dataclass(frozen=True)
@@ -239,10 +253,9 @@ class Population:
         for k in range(FOLDS):
             used, left_out = (self.pool.rows(at) for at in (folds != k, folds == k))
             weights = torch.from_numpy(_fit(used, self.link, self.public_l2).ravel())
-            of_folds.append(seen_of(weights, left_out, self.link))
-        means = [float(np.mean(column)) for column in zip(*of_folds, strict=True)]
-        error, loss, error_se, loss_se = means
-        return Seen(error, loss, error_se / math.sqrt(FOLDS), loss_se / math.sqrt(FOLDS))
+            of_folds.append(_of_records(weights, left_out, self.link))
+        errors, losses = (torch.cat(parts) for parts in zip(*of_folds, strict=True))
+        return _seen(errors, losses, self.link)
 
     def _truth(self, rng: np.random.Generator, apart: float) -> Truth:
         strength = float(STRENGTHS[rng.choice(len(STRENGTHS), p=self.probabilities)])
@@ -270,6 +283,11 @@ def population_of(pool: Table, link: Link, norm: float, l2: float | None) -> Pop
         raise DataError(
             f"the {len(pool.features)} public records all have one label: nothing can be learnt "
             "from them; give others, or more"
+        )
+    if not population.labelled and np.ptp(pool.targets) == 0:
+        raise DataError(
+            f"the {len(pool.features)} public records all have the same label: nothing can be "
+            "learnt from them; give others, or more"
         )
     return population
 

@@ -86,6 +86,15 @@ class Line:
         return f"{place}{self.algorithm}{', warm' if self.warm else ''}"
 
 
+def has_noise(problem: PlanningProblem, candidate: Candidate) -> bool:
+    """Whether there is such noise: for very many records, or a very small clip, there is none."""
+    try:
+        problem.level(candidate)
+    except InvalidValue:
+        return False
+    return True
+
+
 def _starts(worlds: Worlds) -> list[bool]:
     return [False, True] if worlds.warm else [False]
 
@@ -134,7 +143,7 @@ class ClientProblem:
     def _paces(self) -> list[tuple[int, list[int]]]:
         T = self.question.iterations
         if T:
-            every = [tau for tau in divisors_of(T) if T // tau <= MOST_ROUNDS]
+            every = _paces_of(T)
             few = every[:: max(1, len(every) // 6)]
             return [(tau, [T // tau]) for tau in dict.fromkeys((*few, every[-1]))]
         return [(1, [1, 3, 8, 24, 64]), (4, [1, 3, 8, 24, 64]), (16, [1, 3, 8, 24])]
@@ -147,7 +156,8 @@ class ClientProblem:
         if question.clip:
             return [(question.clip, gamma) for gamma in gammas]
         r = self._distance(line.warm)
-        ways = (0.2, 0.7, 2.0, 6.0) if K > 1 else (0.2, 0.5, 1.0)
+        drowned = 0.1 / (self.noise_per_clip * math.sqrt(self.facts.dimension))
+        ways = (0.2, 0.7, 2.0, 6.0) if K > 1 else (min(0.05, drowned), 0.2, 0.5, 1.0)
         gamma = question.gamma or 1.0
         return [(r * way / K, gamma) for way in ways if r * way / K <= 2 * r]
 
@@ -213,8 +223,13 @@ def _beside(rounds: int, far: int = 1) -> list[int]:
     return [LADDER[place + step] for step in sorted(steps) if 0 <= place + step < len(LADDER)]
 
 
+def _paces_of(T: int) -> list[int]:
+    """Local steps a round, of T in all."""
+    return [tau for tau in divisors_of(T) if T // tau <= MOST_ROUNDS]
+
+
 def _paces_beside(candidate: Candidate, T: int) -> list[Candidate]:
-    every = [tau for tau in divisors_of(T) if T // tau <= MOST_ROUNDS]
+    every = _paces_of(T)
     place = every.index(candidate.local_steps)
     return [
         replace(candidate, local_steps=tau, rounds=T // tau)
@@ -259,7 +274,7 @@ class RecordProblem:
         T = self.question.iterations
         return [
             line.candidate(eta, tau, K, C)
-            for tau in ((divisors_of(T)[0],) if T else (1, 8) if self._by_round(line) else (1,))
+            for tau in ((_paces_of(T)[0],) if T else (1, 8) if self._by_round(line) else (1,))
             for K in ([T // tau] if T else [2, 8] if self._by_round(line) else [4, 16, 64, 192])
             for eta in dict.fromkeys((etas[0], etas[-1]))
             for C in clips[::2]
@@ -306,8 +321,9 @@ class RecordProblem:
         etas = self._etas(line)
         at = min(range(len(etas)), key=lambda i: abs(etas[i] - candidate.eta))
         near += [replace(candidate, eta=eta) for eta in etas[max(0, at - 1) : at + 2]]
-        bound = self.facts.gradient_bound or math.inf
-        return [c for c in near if c.iterations <= LONGEST and c.clip <= 1.001 * bound]
+        bound = math.inf if self.question.clip else self.facts.gradient_bound or math.inf
+        longest = self.question.iterations or LONGEST
+        return [c for c in near if c.iterations <= longest and c.clip <= 1.001 * bound]
 
     def cheaper(self, candidate: Candidate) -> list[Candidate]:
         """The same with more local steps a round, where these save communication alone."""
@@ -324,29 +340,30 @@ class RecordProblem:
         return candidate.rounds * (candidate.local_steps + self.question.round_cost)
 
     def level(self, candidate: Candidate) -> Level:
-        """Stand-ins may have fewer records than the clients they stand for: the noise of their mean
-        gradients counts."""
-        place, number = mechanism("record", candidate.noise_in), self.worlds.number
-        events = _events(candidate, self.promise, self.facts)
-        fewer = math.sqrt(number / self.facts.clients)
+        """Stand-ins may be fewer than the clients, and have fewer records: what counts is the noise
+        of their messages, or of their mean gradients, in the average that of all clients."""
+        place = mechanism("record", candidate.noise_in)
+        sizes, N = self.facts.sizes or (1,), self.facts.clients
+        noise = {
+            own: self.promise.client_sigma(event.sigma, N) / (1 if place.noises_message else own)
+            for own, event in zip(sizes, self._events(candidate, len(sizes)), strict=True)
+        }
+        real = math.sqrt(sum(noise[own] ** 2 for own in sizes) * N / len(sizes)) / N
+        stand_ins = [noise[own] for own in self.worlds.sizes]
+        scale = real / (math.sqrt(sum(sigma**2 for sigma in stand_ins)) / len(stand_ins))
         clients: Any = self.worlds.rows[0].clients
-        sizes, real = clients.sizes, self.facts.sizes or (1,)
-        order = dict(zip(real, _all(events, len(real)), strict=True))
-        sigmas = []
-        for size, own in zip(sizes, self.worlds.sizes, strict=True):
-            sigma = self.promise.client_sigma(order[own].sigma, self.facts.clients) * fewer
-            sigmas.append(sigma if place.noises_message else sigma * size / own)
-        return Level(place, tuple(sigmas))
+        held = [1] * len(stand_ins) if place.noises_message else clients.sizes
+        return Level(place, tuple(scale * s * n for s, n in zip(stand_ins, held, strict=True)))
+
+    def _events(self, candidate: Candidate, clients: int) -> list[Event]:
+        events = _events(candidate, self.promise, self.facts)
+        return events if len(events) == clients else events * clients
 
     def event(self, candidate: Candidate) -> Event:
         return _events(candidate, self.promise, self.facts)[0]
 
     def nu2(self, candidate: Candidate) -> float | None:
         return trainability_of_gradients(_run(candidate, self.promise, self.facts), self.facts)
-
-
-def _all(events: list[Event], clients: int) -> list[Event]:
-    return events if len(events) == clients else events * clients
 
 
 def _pairs(question: Question) -> Iterator[tuple[Mechanism, str]]:

@@ -394,7 +394,8 @@ class Problem:
         """The mean, and where worlds and test sets lie. With more records than a rehearsal has, the
         error may be lower by as much as the whole pool's model is better than that of a part."""
         error, loss = (worlds_of(values).unsqueeze(1) for values in (tried.errors, tried.losses))
-        whole = predicted(None, Judged(error, loss, None), self.public.task.test_records)
+        judged = Judged(error, loss, None, shares=bool((error <= 1).all()))
+        whole = predicted(None, judged, self.public.task.test_records)
         low = max(0.0, (whole.test_error_low or 0.0) - gain)
         mean = float(tried.errors.mean())
         return whole.model_copy(update={"test_error": mean, "test_error_low": low})

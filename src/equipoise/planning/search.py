@@ -2,8 +2,8 @@
 better, with more worlds and seeds at every stage.
 
 Plans are compared by their regret: how many times as much a plan leaves in a world as the plan
-that is best there (and a little, so that no world counts beyond measure where nearly nothing is
-left), in the mean over worlds. Where several kinds of skew are possible, the largest
+that is best there, in the mean over worlds; a floor is added to both, so that no world counts
+beyond measure where nearly nothing is left. Where several kinds of skew are possible, the largest
 mean counts: the plan is good whatever the skew is.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from equipoise.planning.candidates import Candidate
-from equipoise.planning.problems import Line, PlanningProblem
+from equipoise.planning.problems import Line, PlanningProblem, has_noise
 from equipoise.planning.trial import Trial, try_all
 from equipoise.planning.worlds import Worlds
 
@@ -24,6 +24,7 @@ HOPELESS = 1.5  # times the best: lines that leave more are not followed
 BETTER = 0.995  # less than this share of the best so far is worth another round of the search
 MOST_TURNS = 12
 FLOOR = 1.0  # of the mean over worlds of what the best plans leave
+RESOLUTION = 1e-7
 THRIFT = 0.012  # twice the local steps must leave 0.8 per cent less to be worth while
 
 
@@ -80,7 +81,8 @@ Measure = Callable[[Trial, Worlds], torch.Tensor]
 
 
 def mean_excess(trial: Trial, worlds: Worlds) -> torch.Tensor:
-    return trial.excess.mean(1)
+    """Single precision may put what is next to nothing below zero."""
+    return trial.excess.mean(1).clamp_min(RESOLUTION)
 
 
 @dataclass
@@ -97,20 +99,20 @@ class Searched:
             self.trials.append(trial)
             self.values.append(self.measure(trial, self.worlds))
 
-    def regrets(self) -> list[float]:
+    def regrets(self, thrift: float = 0.0) -> list[float]:
+        """Of every trial, whose local steps may have a price."""
+        steps = torch.tensor([float(trial.candidate.iterations) for trial in self.trials])
         values = torch.stack(self.values)
         least = values.amin(0)
-        regrets = values / (least + FLOOR * least.mean()).clamp_min(1e-12)
+        floor = (FLOOR * least.mean()).clamp_min(RESOLUTION)
+        regrets = (values * steps.pow(thrift)[:, None] + floor) / (least + floor)
         by_skew = torch.stack([regrets[:, places].mean(1) for places in self.worlds.skews])
         largest: list[float] = by_skew.amax(0).tolist()
         return largest
 
     def scores(self) -> list[float]:
         """The regret of every trial, and a little for every local step."""
-        return [
-            regret * trial.candidate.iterations**THRIFT
-            for regret, trial in zip(self.regrets(), self.trials, strict=True)
-        ]
+        return self.regrets(THRIFT)
 
     def best_of(self, line: Line) -> list[Trial]:
         """The best trial of a line, if it has any."""
@@ -138,6 +140,8 @@ def search(
     leaders = [line for line in lines if line.algorithm == _leader(lines, line).algorithm]
     every = [candidate for line in leaders for candidate in problem.beginning(line)]
     begun.add(_try(problem, begun, every, effort.begin, purse))
+    if not begun.trials:
+        problem.level(every[0])  # says why not
     purse.left += 3 * effort.most / 4
     progress(0.25)
     followed = _tried(problem, effort.follow, measure)
@@ -184,7 +188,8 @@ def _try(
     stage: Stage,
     purse: Purse,
 ) -> list[Trial]:
-    bought = purse.affordable(tried.worlds, candidates, stage)
+    possible = [c for c in candidates if has_noise(problem, c)]
+    bought = purse.affordable(tried.worlds, possible, stage)
     return try_all(tried.worlds, bought, problem.level, stage.seeds)
 
 
@@ -210,7 +215,8 @@ def _follow(
 ) -> None:
     """Neighbours of the best of every line, until they are no better."""
     seen: set[tuple[object, ...]] = set()
-    least, hopeless = math.inf, HOPELESS
+    starts = {line.warm for line in lines}
+    least, hopeless = dict.fromkeys(starts, math.inf), HOPELESS
     for _ in range(MOST_TURNS):
         fresh = {_name(c): c for c in new if _name(c) not in seen}
         if not fresh:
@@ -220,15 +226,37 @@ def _follow(
         if not trials:
             break
         tried.add(trials)
-        (best,) = tried.best(1)
-        thrift = best.candidate.iterations**THRIFT
-        value = float(tried.measure(best, tried.worlds).mean()) * thrift
-        if value > BETTER * least:
-            break
-        least, new = value, []
-        for line in lines:
-            leaders = tried.best(BEAM, _in(line))
-            if leaders and tried.score(leaders[0]) <= hopeless * tried.score(best):
-                for leader in leaders:
-                    new += problem.neighbours(replace(leader.candidate, returns="last"))
+        new = []
+        for warm in starts:
+            new += _steps(problem, tried, [ln for ln in lines if ln.warm == warm], least, hopeless)
         hopeless = 1 + (hopeless - 1) / 2
+
+
+def _steps(
+    problem: PlanningProblem,
+    tried: Searched,
+    lines: list[Line],
+    least: dict[bool, float],
+    hopeless: float,
+) -> list[Candidate]:
+    """Neighbours of the best plans of lines with one start, if their best is better than before."""
+    warm = lines[0].warm
+    leaders = tried.best(1, lambda c: c.warm == warm)
+    if not leaders:
+        return []
+    (best,) = leaders
+    thrift = best.candidate.iterations**THRIFT
+    value = float(tried.measure(best, tried.worlds).mean()) * thrift
+    if value > BETTER * least[warm]:
+        return []
+    least[warm] = value
+    (first,) = tried.best(1)
+    near, beam = [], BEAM
+    if tried.score(best) > HOPELESS * tried.score(first):  # the other start is far better
+        lines, beam = [line for line in lines if _in(line)(best.candidate)], 1
+    for line in lines:
+        leaders = tried.best(beam, _in(line))
+        if leaders and tried.score(leaders[0]) <= hopeless * tried.score(best):
+            for leader in leaders:
+                near += problem.neighbours(replace(leader.candidate, returns="last"))
+    return near

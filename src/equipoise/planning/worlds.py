@@ -25,7 +25,7 @@ from equipoise.planning.population import (
     seen_of,
 )
 from equipoise.seeds import stream
-from equipoise.tasks.linear import LinearClients, LinearMeasure, linear_clients
+from equipoise.tasks.linear import SHARE_WRONG, LinearClients, LinearMeasure, linear_clients
 from equipoise.tasks.public import minimiser, public_model, rough_minimiser
 from equipoise.tasks.splits import parse_split, skewed
 from equipoise.tasks.task import Convex, Table, Task
@@ -33,7 +33,7 @@ from equipoise.tasks.task import Convex, Table, Task
 GUESSED_RECORDS = 100  # of a client whose size is private
 STAND_INS = 40  # at most: more cost time and change little
 TABLE = 80_000  # numbers in the tables of a world, where that leaves every client FEW_RECORDS
-FEW_RECORDS, MOST_RECORDS = 40, 400
+FEW_RECORDS, MOST_RECORDS = 100, 400
 TEST_RECORDS = 1000
 SOFTMAX = 3  # times the work of one output
 SPARE = 4  # times as many truths are drawn as are kept
@@ -137,6 +137,12 @@ class Worlds:
         return len(self.rows[0].clients.sizes)
 
     @property
+    def shares(self) -> bool:
+        """Whether errors are shares of records; otherwise they are in the label's own unit."""
+        clients = self.rows[0].clients
+        return isinstance(clients, LinearClients) and clients.link.error_name == SHARE_WRONG
+
+    @property
     def width(self) -> int:
         """Numbers that a local step of all clients goes through."""
         clients: Any = self.rows[0].clients
@@ -234,12 +240,12 @@ def known_of(task: Task, skew: str | None, records: tuple[int, ...] | None) -> K
             f"GUESSED: about {GUESSED_RECORDS} records a client (say it: --records n, or one "
             "number for each client)"
         )
-    if skew is None:
+    if skew is None and clients > 1:
         sentences.append(
             "GUESSED: nothing was said of how clients differ, so the plan is one that is good "
             "whether they differ or not (say it: --skew none, mild or strong)"
         )
-    skews = UNKNOWN if skew is None else (parse_skew(skew),)
+    skews = (UNKNOWN if clients > 1 else (NO_SKEW,)) if skew is None else (parse_skew(skew),)
     return Known(skews, sizes, GUESSED_RECORDS, tuple(sentences))
 
 
@@ -255,7 +261,7 @@ def worlds_of(task: Task, known: Known, count: int, seed: int) -> Worlds:
             f"task={task.name}: nothing public can stand in for its clients, so no plan can be "
             "tried"
         )
-    number, rows = max(2, min(len(private.sizes), STAND_INS)), []
+    number, rows = min(len(private.sizes), STAND_INS), []
     for w in range(count):
         drawn = private.like_these(number, seed + 10**6 * (w + 1)).single()
         x0 = task.x0.to(torch.float32)
@@ -321,7 +327,7 @@ def _of_records(
 
 def _stand_ins(known: Known, clients: int) -> list[int]:
     """Which clients stand for all: every one, or some of all sizes, the smallest among them."""
-    number = max(2, min(clients, STAND_INS))
+    number = min(clients, STAND_INS)
     if known.sizes is None or number >= clients:
         return [i % clients for i in range(number)]
     order = sorted(range(clients), key=known.sizes.__getitem__)
