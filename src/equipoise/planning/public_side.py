@@ -108,12 +108,13 @@ def _untrained(worlds: Worlds) -> Prediction:
 
 def _with_public_model(question: Question, task: Task) -> Task:
     """The public records teach what they can: with the regulariser that predicts best what was left
-    out of them, and none that is weaker than that of the clients' loss, whose optimum is sought."""
+    out of them, and none weaker than that of the clients' loss, if its optimum is sought."""
     if question.public_l2 or not isinstance(task.pool, Table):
         return task
     assert isinstance(task.clients, LinearClients)
     population = population_of(task.pool, task.clients.link, math.inf, None)
-    return replace(task, public_l2=max(population.public_l2, task.clients.l2))
+    weakest = 0.0 if question.l2 is None else task.clients.l2
+    return replace(task, public_l2=max(population.public_l2, weakest))
 
 
 def open_l2(question: Question, worlds: Worlds) -> bool:

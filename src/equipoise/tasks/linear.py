@@ -70,8 +70,16 @@ LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
     steepest=1.0,
     scalar=True,
 )
+
+
+def _softmax(outputs: Tensor) -> Tensor:
+    """Over the last axis, of a few classes: several times as fast as torch.softmax there."""
+    shares = (outputs - outputs.amax(-1, keepdim=True)).exp_()
+    return shares.div_(shares.sum(-1, keepdim=True))
+
+
 MULTINOMIAL = Link(  # an output for each class; targets one-hot
-    residual=lambda outputs, targets: torch.softmax(outputs, -1) - targets,
+    residual=lambda outputs, targets: _softmax(outputs).sub_(targets),
     loss=lambda outputs, targets: -(torch.log_softmax(outputs, -1) * targets).sum(-1),
     hessian=lambda outputs: _multinomial_hessian(torch.softmax(outputs, -1)),
     error=lambda outputs, targets, weights: (
