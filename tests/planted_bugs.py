@@ -714,6 +714,7 @@ def first_failure(tests: list[str], file: str = "", old: str = "", new: str = ""
     tests that speak of the file come first, slow ones last.
     """
     tests = sorted(tests, key=lambda test: (test in SLOW, Path(file).stem not in _text(test)))
+    workers = () if file else ("--numprocesses", "auto")
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(ROOT / "src", Path(folder) / "src")
         if file:
@@ -723,7 +724,7 @@ def first_failure(tests: list[str], file: str = "", old: str = "", new: str = ""
                 sys.exit(f"expected once in {file}: {old}")
             path.write_text(source.replace(old, new))
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "--tb=no", "-x", *tests],
+            [sys.executable, "-m", "pytest", "--tb=no", "-x", *workers, *tests],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(Path(folder) / "src"), "OMP_NUM_THREADS": "1"},
             capture_output=True,

@@ -45,7 +45,7 @@ class Effort(NamedTuple):
 
 def effort_of(worlds: Worlds) -> Effort:
     """More work for larger tables, up to a few seconds' worth."""
-    most = min(2e10, max(3e9, 2e4 * worlds.width))
+    most = min(2e10, max(5e9, 2e4 * worlds.width))
     several = len(worlds.skews) > 1
     count = len(worlds.rows)
     return Effort(
