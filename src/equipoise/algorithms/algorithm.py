@@ -97,8 +97,8 @@ class AlgorithmSpec:
     make          the algorithm for given numbers
     memory        what its clients remember, given the options
     gradient_steps   whether a round is gradient steps x_i - eta (gradient + proximal (x_i - x) - h)
-                  from the broadcast x, with h the same in all of them: what stability bounds, and
-                  the closed form that the planner screens with, are about
+                  from the broadcast x, with h the same in all of them: what stability bounds are
+                  about
     options       the settings that it alone understands
     open_memory   options under which clients remember only what was released
     proximal      the curvature that it adds to every local loss, given the options

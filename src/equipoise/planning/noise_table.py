@@ -27,7 +27,7 @@ def plan_noise(
         )
     nu2 = _nu2(promise, facts, run)
     reason = (
-        "nothing was tried, since there is no pool of public records: with one (--public-records "
+        "nothing was tried, since there are too few public records: with a pool (--public-records "
         "n, or pool in a task file) the planner would rehearse which local steps are best, and "
         f"whether training is worth while{_in_words(nu2, sampled)}"
     )

@@ -129,7 +129,7 @@ class ClientProblem:
 
     def _etas(self, line: Line) -> list[float]:
         """From 1/L, which is stable whatever the records are, up by factors of four to what is
-        stable for the stand-ins; and one shorter."""
+        stable for the stand-ins."""
         assert self.facts.L
         pull = algorithm_spec(line.algorithm).proximal(line.options)
         first, longest = 1 / (self.facts.L + pull), 1 / (1 / self.worlds.longest + pull)
