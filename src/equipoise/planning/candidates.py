@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from equipoise.algorithms.algorithm import Options
 from equipoise.planning.bounds import Proposal
@@ -34,6 +34,19 @@ class Candidate:
     @property
     def iterations(self) -> int:
         return self.local_steps * self.rounds
+
+    @property
+    def name(self) -> tuple[Any, ...]:
+        """What tells plans apart, whatever they return."""
+        numbers = self.eta, self.clip, self.gamma, self.sampling_rate or 1.0
+        return (
+            self.algorithm,
+            self.noise_in,
+            self.warm,
+            self.local_steps,
+            self.rounds,
+            *(float(f"{number:.6g}") for number in numbers),
+        )
 
     def option(
         self,

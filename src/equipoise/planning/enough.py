@@ -31,7 +31,7 @@ from equipoise.settings import MOST_CLIENTS
 
 FEW = 8  # worlds
 ROUGH = Pace(growth=4.0, within=1.15, most=1e4)  # every step of this search costs trials
-STEPS = 128  # of a plan that goes farther than the one that was found
+STEPS = 128  # of the plans that are tried beside the one that was found
 BEST = 3
 LITTLE = 1.02  # times what there is, which was not enough
 WORTH_WHILE = 0.9  # where no error is known, of the excess loss of not training

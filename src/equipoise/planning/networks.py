@@ -88,14 +88,14 @@ class Search:
         candidates = [each for line in leaders for each in problem.beginning(line)]
         tried = self._try(candidates)
         self.progress(0.4)
-        seen = {_name(each) for each in candidates}
+        seen = {each.name for each in candidates}
         for turn in range(TURNS):
             near: dict[Any, Candidate] = {}
             for warm in (False, True):
                 for each in self._ranked(tried, warm)[: BEAM[large]]:
                     assert each.candidate
                     plan = replace(each.candidate, returns="last")
-                    near |= {_name(c): c for c in problem.neighbours(plan)}
+                    near |= {c.name: c for c in problem.neighbours(plan)}
             tried += self._try([c for name, c in near.items() if name not in seen])
             seen |= set(near)
             self.progress(0.4 + 0.2 * (turn + 1))
@@ -106,14 +106,14 @@ class Search:
         finalists: dict[Any, Candidate] = {}
         for each in self._ranked(tried):
             if len(finalists) < FINALISTS[self.problem.public.large] and each.candidate:
-                finalists[_name(each.candidate)] = replace(each.candidate, returns="last")
+                finalists[each.candidate.name] = replace(each.candidate, returns="last")
         for line in lines:
             for each in self._ranked(tried, line.warm)[:1]:
                 assert each.candidate
                 plan = replace(
                     each.candidate, algorithm=line.algorithm, options=line.options, returns="last"
                 )
-                finalists.setdefault(_name(plan), plan)
+                finalists.setdefault(plan.name, plan)
         return list(finalists.values())
 
     def _ranked(self, tried: Iterable[Rehearsed], warm: bool | None = None) -> list[Rehearsed]:
@@ -122,7 +122,7 @@ class Search:
         for each in sorted(tried, key=lambda each: each.score(self.what)):
             assert each.candidate
             if warm in (None, each.candidate.warm):
-                ranked.setdefault(_name(each.candidate), each)
+                ranked.setdefault(each.candidate.name, each)
         return list(ranked.values())
 
     def _try(self, candidates: list[Candidate], final: bool = False) -> list[Rehearsed]:
@@ -152,19 +152,6 @@ class Search:
 
 def _mean_error(values: list[tuple[float, float]]) -> float:
     return sum(error for error, _ in values) / len(values)
-
-
-def _name(candidate: Candidate) -> tuple[Any, ...]:
-    """What tells plans apart, whatever they return."""
-    numbers = candidate.eta, candidate.clip, candidate.gamma, candidate.sampling_rate or 1.0
-    return (
-        candidate.algorithm,
-        candidate.noise_in,
-        candidate.warm,
-        candidate.local_steps,
-        candidate.rounds,
-        *(float(f"{number:.6g}") for number in numbers),
-    )
 
 
 def plan_networks(

@@ -416,8 +416,8 @@ def held_out_excess(trial: Trial, worlds: Worlds) -> Tensor:
     for row, x in zip(worlds.rows, trial.x, strict=True):
         assert row.test is not None
         clients: Any = row.clients
-        values.append(_held_out_loss(row.test, clients.link, x).mean())
-        values[-1] = values[-1] - _least_held_out(row.test, clients.link)
+        loss = _held_out_loss(row.test, clients.link, x).mean()
+        values.append(loss - _least_held_out(row.test, clients.link))
     return torch.stack(values)
 
 

@@ -25,6 +25,7 @@ from equipoise.planning.outlook import (
     PUBLIC_ALONE,
     PUBLIC_AT_HOME,
     SILO_ALONE,
+    SURE,
     Judge,
     Tried,
     disagreement,
@@ -300,24 +301,13 @@ def _regularised(
 
 def _again(problem: PlanningProblem, public: Public, near: list[Candidate]) -> Found:
     """The best of these plans and their neighbours."""
-    around = {_key(c): c for each in near for c in (each, *problem.neighbours(each))}
+    around = {c.name: c for each in near for c in (each, *problem.neighbours(each))}
     quick = Searched(public.worlds.first(8), public.measure, [], [])
     quick.add(try_all(quick.worlds, list(around.values()), problem.level, range(2)))
-    finalists = {_key(t.candidate): replace(t.candidate, returns="last") for t in quick.best(3)}
+    finalists = {t.candidate.name: replace(t.candidate, returns="last") for t in quick.best(3)}
     searched = Searched(public.worlds, public.measure, [], [])
     searched.add(try_all(public.worlds, list(finalists.values()), problem.level, range(4)))
     return Found(public, problem, searched, *searched.best(1))
-
-
-def _key(candidate: Candidate) -> tuple[Any, ...]:
-    return (
-        candidate.algorithm,
-        candidate.warm,
-        candidate.noise_in,
-        candidate.local_steps,
-        candidate.rounds,
-        f"{candidate.eta:.6g} {candidate.clip:.6g} {candidate.gamma:.6g}",
-    )
 
 
 def _worth(found: Found, what: JudgeBy) -> float:
@@ -366,7 +356,7 @@ def _by_excess(public: Public, best: Trial, worlds: Worlds) -> tuple[Verdict, st
         f"the best plan leaves {float(left.mean()):.0%} [{spread[0]:.0%}, {spread[1]:.0%}] of the "
         "excess loss of not training"
     )
-    if float((left < WORTH_WHILE).double().mean()) < 0.8:
+    if float((left < WORTH_WHILE).double().mean()) < SURE:
         return "do not train", f"{leaves}: not clearly below {WORTH_WHILE:.0%}"
     if worlds.kind == "made up":
         return (

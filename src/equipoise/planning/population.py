@@ -31,7 +31,7 @@ SMOOTHING = 0.7  # standard deviations of the pool's features that are added to 
 WIDEST = 2.5  # times as far apart as in the pool records of a class may lie
 SHARPEST = 3.0  # times as sharp, or as blunt, as the fitted model a truth may be
 FOLDS = 5
-MATTERS = 0.03  # of an error, or a loss
+BLUR = 0.03  # of an error, or a loss: what is nearer is as near
 JUDGED = 1000  # records on which a model is judged in a truth
 
 Floats = NDArray[np.float64]
@@ -48,8 +48,8 @@ class Seen(NamedTuple):
 
     def distance(self, other: "Seen") -> float:
         """In standard errors, of which none is smaller than what matters."""
-        error = (self.error - other.error) / max(self.error_se, MATTERS * self.error)
-        loss = (self.loss - other.loss) / max(self.loss_se, MATTERS * self.loss)
+        error = (self.error - other.error) / max(self.error_se, BLUR * self.error)
+        loss = (self.loss - other.loss) / max(self.loss_se, BLUR * self.loss)
         return math.hypot(error, loss)
 
     def again(self, rng: np.random.Generator) -> "Seen":
@@ -79,7 +79,8 @@ def _of_records(weights: Tensor, records: Table, link: Link) -> tuple[Tensor, Te
 
 def _seen(errors: Tensor, losses: Tensor, link: Link) -> Seen:
     n = len(losses)
-    # one more wrong and one more right keep an error of zero from being certain
+    # one more wrong and one more right keep an error of zero from being certain; of one record
+    # alone the spread is as large as what it shows
     least = 1 / n if link.error_name == SHARE_WRONG else 0.0
     spreads = [
         float(values.var(correction=0)) + float(values.mean()) ** 2 / n

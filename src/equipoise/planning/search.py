@@ -153,10 +153,10 @@ def search(
     _follow(problem, followed, lines, first, effort.follow, purse)
     progress(0.8)
     ended = _tried(problem, effort.end, measure)
-    final = {_name(t.candidate): t.candidate for t in followed.best(4)}
+    final = {t.candidate.name: t.candidate for t in followed.best(4)}
     for line in lines:
         for trial in followed.best_of(line):
-            final.setdefault(_name(trial.candidate), trial.candidate)
+            final.setdefault(trial.candidate.name, trial.candidate)
     ended.add(_try(problem, ended, final.values(), effort.end, Purse(math.inf)))
     progress(1.0)
     return ended
@@ -193,18 +193,6 @@ def _try(
     return try_all(tried.worlds, bought, problem.level, stage.seeds)
 
 
-def _name(candidate: Candidate) -> tuple[object, ...]:
-    """What tells plans apart, whatever they return."""
-    return (
-        candidate.algorithm,
-        candidate.noise_in,
-        candidate.warm,
-        candidate.local_steps,
-        candidate.rounds,
-        *(float(f"{value:.6g}") for value in (candidate.eta, candidate.clip, candidate.gamma)),
-    )
-
-
 def _follow(
     problem: PlanningProblem,
     tried: Searched,
@@ -218,7 +206,7 @@ def _follow(
     starts = {line.warm for line in lines}
     least, hopeless = dict.fromkeys(starts, math.inf), HOPELESS
     for _ in range(MOST_TURNS):
-        fresh = {_name(c): c for c in new if _name(c) not in seen}
+        fresh = {c.name: c for c in new if c.name not in seen}
         if not fresh:
             break
         seen.update(fresh)
