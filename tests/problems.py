@@ -103,7 +103,7 @@ def last_model(task, schedule, algorithm, clip=np.inf, noise=None, sigma=0.0, ga
     clients = len(task.clients.sizes)
     releaser = ClippedRelease(clip, sigma, FINE) if sigma else ClippedRelease(clip, 0.0)
     fleet = SimulatedFleet(clients, task.clients.gradient, algorithm, releaser, noise)
-    rounds = list(server_rounds(task.x0 if x0 is None else x0, schedule, fleet, gamma))
+    rounds = list(server_rounds(task.x0 if x0 is None else x0, schedule, fleet, algorithm, gamma))
     return rounds[-1].x, fleet
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import paper
-from equipoise.algorithms import ALGORITHMS
+from equipoise.algorithms import ALGORITHMS, Hyper
 from equipoise.algorithms.dp_fedavg import dp_fedavg
 from equipoise.algorithms.dp_fedprox import dp_fedprox
 from equipoise.algorithms.dp_scaffnew import State, dp_scaffnew
@@ -111,7 +111,7 @@ def test_periodic_dp_scaffnew_is_scaffold_with_one_release(C):
     task, g = logistic()
     N, tau, rounds = len(task.clients.sizes), 6, 8
     noise = drawn_noise(rounds, N, task.dimension)
-    oracle = paper.scaffold(task.x0.numpy(), rounds, tau, ETA, C, noise, g, N)
+    oracle = paper.scaffold_in_one_message(task.x0.numpy(), rounds, tau, ETA, C, noise, g, N)
     x, _ = last_model(
         task,
         periodic(rounds * tau, tau),
@@ -219,13 +219,6 @@ def test_what_is_remembered_of_a_release_holds_nothing_else():
     assert all(torch.equal(one, other) for one, other in zip(*remembered, strict=True))
 
 
-MAKE = {
-    "dp-fedavg": lambda eta, p: dp_fedavg(eta),
-    "dp-scaffnew": dp_scaffnew,
-    "dp-fedprox": lambda eta, p: dp_fedprox(eta, 0.4),
-}
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
@@ -234,20 +227,22 @@ def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
     task, _ = problem()
     N, schedule = len(task.clients.sizes), periodic(24, 4)
     etas, ps, clips = [0.3, 0.1, 0.2], [0.25, 0.25, 0.25], [0.2, 0.05, 1.0]
-    build = MAKE[name]
+
+    def build(eta, p, C):
+        return ALGORITHMS[name].make(Hyper(eta, p, C, {}))
 
     def column(values):
         return torch.tensor(values, dtype=torch.float64).reshape(-1, 1, 1)
 
     single = [
-        last_model(task, schedule, build(eta, p), C, SimulatedNoise(1), SIGMA)[0]
+        last_model(task, schedule, build(eta, p, C), C, SimulatedNoise(1), SIGMA)[0]
         for eta, p, C in zip(etas, ps, clips, strict=True)
     ]
     stack_x0 = task.x0.expand(3, -1)
     stacked, _ = last_model(
         task,
         schedule,
-        build(column(etas), column(ps)),
+        build(column(etas), column(ps), column(clips)),
         column(clips),
         SimulatedNoise(1),
         SIGMA,
@@ -255,22 +250,25 @@ def test_one_client_all_clients_and_stacked_runs_agree(name, problem):
     )
     torch.testing.assert_close(stacked, torch.stack(single), rtol=0, atol=1e-12)
 
-    x, states, iteration = task.x0, [build(etas[0], ps[0]).init(task.x0) for _ in range(N)], 0
+    algorithm, iteration = build(etas[0], ps[0], clips[0]), 0
+    x = algorithm.begin(task.x0)
+    states = [algorithm.init(x) for _ in range(N)]
     for k, steps in enumerate(schedule, start=1):
         releases = []
         for i in range(N):
             release, memory = client_round(
                 Broadcast(k, range(iteration, iteration + steps), x),
                 states[i],
-                build(etas[0], ps[0]),
+                algorithm,
                 ClippedRelease(clips[0], SIGMA, FINE),
                 task.clients.alone(i).gradient,
                 SimulatedNoise(1, first_client=i),
             )
             states[i] = memory.state
             releases.append(release.update)
-        x, iteration = x + torch.stack(releases).mean(0), iteration + steps
-    torch.testing.assert_close(x, single[0], rtol=0, atol=1e-12)
+        x = algorithm.server(x, torch.stack(releases).mean(0), 1.0)
+        iteration += steps
+    torch.testing.assert_close(x[: task.dimension], single[0], rtol=0, atol=1e-12)
 
 
 def test_gamma_scales_the_server_step_and_h_hears_the_broadcast():

@@ -78,7 +78,7 @@ def test_the_average_is_that_of_the_transcribed_models(problem, name, schedule):
     )
     models = by_hand(name, task.x0.numpy(), schedule, noise, g, N)
     clipped = False
-    for round in averaged(server_rounds(task.x0, schedule, fleet)):
+    for round in averaged(server_rounds(task.x0, schedule, fleet, algorithm)):
         known = models[: round.number]
         np.testing.assert_allclose(round.x.numpy(), known[-1], rtol=0, atol=1e-12)
         np.testing.assert_allclose(round.average.numpy(), paper.average(known), rtol=0, atol=1e-12)

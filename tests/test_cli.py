@@ -174,9 +174,8 @@ def test_a_failed_simulation_exits_with_1(equipoise):
             "label with task=breast-cancer: only task csv reads columns",
         ),
         (
-            "--epsilon 1 --clip 1 --algorithm fedavg",
-            "algorithm='fedavg' is not one of dp-fedavg, dp-scaffnew, dp-fedprox; did you mean "
-            "dp-fedavg?",
+            "--epsilon 1 --clip 1 --algorithm dpfedavg",
+            "fedprox, scaffold; did you mean dp-fedavg?",
         ),
         (
             "--epsilon 1 --clip 1 --trsut local",

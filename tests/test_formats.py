@@ -397,19 +397,19 @@ def test_a_new_setting_renames_no_run(monkeypatch):
     defaults."""
 
     class NewSettings(Settings):
-        momentum: float = 0.0
+        inertia: float = 0.0
 
     class NewRun(Run):
-        momentum: float = 0.0
+        inertia: float = 0.0
 
     run = of_settings()
     before = run_key(run, "data")
     monkeypatch.setattr(keys, "Settings", NewSettings)
     assert run_key(NewRun(**run.model_dump()), "data") == before
-    assert run_key(NewRun(**run.model_dump(), momentum=0.0), "data") == before
-    changed = run_key(NewRun(**run.model_dump(), momentum=0.9), "data")
+    assert run_key(NewRun(**run.model_dump(), inertia=0.0), "data") == before
+    changed = run_key(NewRun(**run.model_dump(), inertia=0.9), "data")
     assert changed != before
-    assert changed != run_key(NewRun(**run.model_dump(), momentum=0.8), "data")
+    assert changed != run_key(NewRun(**run.model_dump(), inertia=0.8), "data")
 
 
 def test_a_key_knows_data_numbers_and_every_setting_that_differs(monkeypatch):

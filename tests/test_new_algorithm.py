@@ -119,7 +119,9 @@ def test_it_is_tried_by_itself():
                 ClippedRelease(candidate.clip, 0.0),
                 SimulatedNoise(0),
             )
-            rounds = server_rounds(world.x0, (2,) * candidate.rounds, fleet, candidate.gamma)
+            rounds = server_rounds(
+                world.x0, (2,) * candidate.rounds, fleet, fleet.algorithm, candidate.gamma
+            )
             *_, last = averaged(rounds)
             model = last.x if candidate.returns == "last" else last.average
             torch.testing.assert_close(trial.x[w, 0], model, rtol=0, atol=1e-5)
@@ -146,7 +148,7 @@ def test_a_stack_is_each_of_its_algorithms_at_its_own_value(name):
     for algorithm in (spec.make(hyper), spec.stack.make(hyper, spec.stack.own)):
         release = ClippedRelease(0.5, 0.1)
         fleet = SimulatedFleet(4, task.clients.gradient, algorithm, release, SimulatedNoise(1))
-        *_, last = server_rounds(task.x0, (2, 2, 2), fleet)
+        *_, last = server_rounds(task.x0, (2, 2, 2), fleet, algorithm)
         models.append(last.x)
     assert torch.equal(*models)
 

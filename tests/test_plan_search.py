@@ -236,7 +236,7 @@ def test_every_line_ends_with_a_trial():
     problem = problem_of(algorithm="all", prox=0.5, clip=0.3)
     searched = search.search(problem, SMALL)
     names = {line.algorithm for line in problem.lines()}
-    assert len(names) == 3
+    assert len(names) == 7
     for line in problem.lines():
         (trial,) = searched.best_of(line)
         assert trial.candidate.algorithm == line.algorithm

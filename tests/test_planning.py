@@ -141,7 +141,7 @@ def squared_distances(name, p, T, s):
             ClippedRelease(1e9, s * math.sqrt(20)),
             Stacked(seed),
         )
-        *_, last = server_rounds(task.x0.expand(10, -1), schedule, fleet)
+        *_, last = server_rounds(task.x0.expand(10, -1), schedule, fleet, fleet.algorithm)
         total += float((last.x - best).square().sum(-1).mean())
     slopes = task.clients.gradient(best.expand(20, -1), 0)
     return (

@@ -416,7 +416,8 @@ def test_the_server_loop_is_the_one_that_messages_were_tested_with():
     """`server_rounds` asks the fleet for the same exchanges as the test above makes by hand."""
     task = silos(1.0)
     run, schedule, account = prepared(task, noise_in="message")
-    first = next(iter(server_rounds(task.x0, schedule, fleet_of(task, run, account))))
+    fleet = fleet_of(task, run, account)
+    first = next(iter(server_rounds(task.x0, schedule, fleet, fleet.algorithm)))
     step = Stability(run.eta, 4, task.L, task.mu, 0.9, 10, "replace-one")
     assert float((first.x - task.x0).norm()) > 0
     event = account.events[SMALLEST]

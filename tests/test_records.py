@@ -469,7 +469,7 @@ def test_gradient_noise_reaches_every_algorithm_and_is_post_processed():
     for algorithm in (dp_fedavg(0.5), dp_scaffnew(0.5, 0.5)):
         fleet = SimulatedFleet(3, gradient, algorithm, ClippedRelease(math.inf, 0.0), noise)
         x = torch.zeros(4, dtype=torch.float64)
-        *_, last = server_rounds(x, periodic(4, 2), fleet)
+        *_, last = server_rounds(x, periodic(4, 2), fleet, algorithm)
         state, by_hand = algorithm.init(x.expand(3, -1)), x.expand(3, -1)
         for k in range(2):
             update, state = algorithm.local_round(by_hand, state, range(2 * k, 2 * k + 2), gradient)

@@ -148,7 +148,9 @@ def test_trials_are_what_the_servers_loop_gives(worlds):
                     ClippedRelease(0.2, 0.0),
                     SimulatedNoise(0),
                 )
-                rounds = list(server_rounds(world.x0, periodic(5 * TAU, TAU), fleet, 0.5))
+                rounds = list(
+                    server_rounds(world.x0, periodic(5 * TAU, TAU), fleet, algorithm, 0.5)
+                )
                 models = [round.x.numpy() for round in rounds]
                 expected = (
                     models[-1] if trial.candidate.returns == "last" else paper.average(models)
@@ -185,7 +187,7 @@ def test_the_noise_of_the_mean_is_the_mean_of_the_clients_noise():
     )
     of_mean = Given(normals.mean(1) * math.sqrt(5))
     mean = NoisyMean(silent, torch.tensor(level.averaged, dtype=torch.float64), of_mean)
-    both = [list(server_rounds(task.x0, (2, 2, 2, 2), fleet)) for fleet in (noisy, mean)]
+    both = [list(server_rounds(task.x0, (2, 2, 2, 2), fleet, algorithm)) for fleet in (noisy, mean)]
     for one, other in zip(*both, strict=True):
         torch.testing.assert_close(one.x, other.x, rtol=0, atol=1e-11)
 

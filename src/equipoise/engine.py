@@ -71,7 +71,7 @@ def run_rounds(
     trained = [[Trained(run, len(schedule), round.x) for run in row] for row in runs]
     apart = math.ceil(len(schedule) / min(points, _points(task, run)))
     _look(trained, task, round, None)
-    rounds = averaged(server_rounds(round.x, schedule, fleet, run.gamma))
+    rounds = averaged(server_rounds(round.x, schedule, fleet, fleet.algorithm, run.gamma))
     for round in watch(rounds, len(schedule)):
         if run.simulation and fleet.overflowed:
             _note_failures(trained, round.number, fleet)
@@ -113,7 +113,8 @@ def single_fleet(
 
 
 def hyper_of(run: Run) -> Hyper:
-    return Hyper(run.eta, run.p, run.clip, run.options)
+    clip = run.clip if run.mechanism.clips_message else math.inf
+    return Hyper(run.eta, run.p, clip, run.options)
 
 
 def noise_of(
@@ -193,7 +194,9 @@ def _stacked_algorithm(runs: Rows) -> Algorithm:
     """One algorithm for all: their own, or one that is each of them where a mask says so."""
     run = runs[0][0]
     spec = algorithm_spec(run.algorithm)
-    hyper = hyper_of(run)._replace(clip=_clips(runs))
+    hyper = hyper_of(run)
+    if run.mechanism.clips_message:
+        hyper = hyper._replace(clip=_clips(runs))
     if len({run.algorithm for row in runs for run in row}) == 1:
         return spec.make(hyper)
     stacks = [[algorithm_spec(run.algorithm).stack for run in row] for row in runs]

@@ -378,7 +378,7 @@ class Settings(Common):
             "unclipped update has unbounded sensitivity, so no noise can hide it; give a clip "
             "threshold, or epsilon=inf",
         )
-        algorithm_spec(self.algorithm).check(self)
+        algorithm_spec(self.algorithm).check_settings(self)
 
     @property
     def promise(self) -> Promise:

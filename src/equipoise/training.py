@@ -65,7 +65,7 @@ def rounds(settings: "Settings | Plan | None" = None, **values: Any) -> Iterator
     """
     ready = prepare(settings, **values)
     fleet, x0 = single_fleet(ready.task, ready.run, ready.account, ready.noise)
-    return averaged(server_rounds(x0, ready.schedule, fleet, ready.run.gamma))
+    return averaged(server_rounds(x0, ready.schedule, fleet, fleet.algorithm, ready.run.gamma))
 
 
 def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepared:

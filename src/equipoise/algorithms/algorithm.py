@@ -1,5 +1,6 @@
 """What an algorithm is: how a client begins, and what it does between two communications."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -8,6 +9,8 @@ from equipoise.errors import require
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from equipoise.privacy.promise import Unit
 
 Gradient = Callable[["Tensor", int], "Tensor"]
 """`gradient(x, t)`: the (stochastic) gradient of each client's loss at its x, at local iteration t
@@ -30,24 +33,40 @@ class Algorithm(NamedTuple):
     """Pure functions on the last axis of x: [d], [clients, d] or [runs, clients, d].
 
     init(x) -> state
-        A client's memory before the first round, at the public initial model x: a NamedTuple of
-        tensors shaped like x, so that clients whose updates overflow can start afresh.
+        A client's memory before the first round, given the first broadcast: a NamedTuple of tensors
+        shaped like the model, so that clients whose updates overflow can start afresh.
     local_round(x, state, iterations, gradient) -> (update, state)
-        The local steps t in `iterations` from the broadcast model x, as one update not yet clipped,
-        and the new memory. Both are private: only `fleets.client.client_round` may turn the update
-        into a release.
+        The local steps t in `iterations` from the broadcast x, as one update not yet clipped, and
+        the new memory. Both are private: only `fleets.client.client_round` may turn the update into
+        a release.
     after_release(state, update, release) -> state
-        The memory once the update was released. One that uses `release` is "released" or "private";
-        under secure aggregation no message is released by itself, and `check` must refuse it.
+        The memory once the update was released. One that uses `release` says so in its spec's
+        `hears_release`; under secure aggregation no message is released by itself, and `check` must
+        refuse it.
+    begin(x) -> x
+        What the server broadcasts first: the public initial model, or more, with the model in
+        front.
+    server(x, mean, gamma) -> x
+        What it broadcasts next, given the mean release: all that the server knows is public.
     """
 
     init: Callable[["Tensor"], Any]
     local_round: Callable[["Tensor", Any, range, Gradient], "tuple[Tensor, Any]"]
     after_release: Callable[[Any, "Tensor", "Tensor"], Any] = lambda state, update, release: state
+    begin: Callable[["Tensor"], "Tensor"] = lambda x: x
+    server: Callable[["Tensor", "Tensor", Any], "Tensor"] = lambda x, mean, gamma: x + gamma * mean
+
+
+def of_server(value: Any) -> Any:
+    """A number of `Hyper` against what the server knows, which has no axis of clients."""
+    return value.squeeze(-2) if getattr(value, "ndim", 0) > 1 else value
 
 
 class Hyper(NamedTuple):
-    """The numbers that an algorithm reads. Any may be a tensor that broadcasts, [runs, 1, 1]."""
+    """The numbers that an algorithm reads. Any may be a tensor that broadcasts, [runs, 1, 1].
+
+    `clip` is what messages are clipped to: inf where they are not.
+    """
 
     eta: Any
     p: Any
@@ -100,9 +119,12 @@ class AlgorithmSpec:
                   from the broadcast x, with h the same in all of them: what stability bounds are
                   about
     options       the settings that it alone understands
+    hears_release   whether clients remember their own message as it was released, given the options
     open_memory   options under which clients remember only what was released
     proximal      the curvature that it adds to every local loss, given the options
     check         refuses settings with which the algorithm has no meaning
+    units         what it can protect: nothing, if it is not private
+    why           why no other unit, and what to do instead
     variate       whether clients have a control variate h, as that of DP-ScaffNew
     paper         what the paper calls it, if it is the paper's
     stack         with which others it can be trained in one computation
@@ -114,9 +136,12 @@ class AlgorithmSpec:
     memory: Callable[[Options], Memory]
     gradient_steps: bool = False
     options: Mapping[str, Option] = field(default_factory=dict)
+    hears_release: Callable[[Options], bool] = lambda options: False
     open_memory: Options = field(default_factory=dict)
     proximal: Callable[[Options], float] = lambda options: 0.0
     check: Callable[[Any], None] = lambda settings: None
+    units: "tuple[Unit, ...]" = ("client", "record")
+    why: str = ""
     variate: bool = False
     paper: str | None = None
     stack: Stack | None = None
@@ -125,6 +150,24 @@ class AlgorithmSpec:
     def group(self) -> str:
         """What algorithms that are trained in one computation have in common."""
         return self.stack.name if self.stack else self.name
+
+    @property
+    def private(self) -> bool:
+        return bool(self.units)
+
+    def check_settings(self, settings: Any) -> None:
+        """Refuse settings with which the algorithm has no meaning, or no guarantee."""
+        if self.private:
+            unit = settings.unit
+            require(unit in self.units, f"unit={unit} with algorithm={self.name}: {self.why}")
+        else:
+            free = settings.epsilon == math.inf and settings.clip in (None, math.inf)
+            require(
+                free,
+                f"epsilon={settings.epsilon}, clip={settings.clip} with algorithm={self.name}, "
+                f"which is not private: {self.why}, or give epsilon=inf and no clip",
+            )
+        self.check(settings)
 
     def given(self, options: Options) -> dict[str, float | str]:
         """The options that differ from their defaults, checked; one of another algorithm is

@@ -2,7 +2,20 @@
 
 from difflib import get_close_matches
 
-from equipoise.algorithms import dp_fedavg, dp_fedprox, dp_scaffnew
+from equipoise.algorithms import (
+    clip21_sgd2m,
+    dp_fedavg,
+    dp_fedpd,
+    dp_fedprox,
+    dp_fedsplit,
+    dp_scaffnew,
+    dp_scaffold,
+    fed_norm_ec,
+    fedavg,
+    fedprox,
+    scaffnew,
+    scaffold,
+)
 from equipoise.algorithms.algorithm import AlgorithmSpec, Option
 from equipoise.errors import InvalidValue
 
@@ -10,6 +23,15 @@ ALGORITHMS: dict[str, AlgorithmSpec] = {
     "dp-fedavg": dp_fedavg.SPEC,
     "dp-scaffnew": dp_scaffnew.SPEC,
     "dp-fedprox": dp_fedprox.SPEC,
+    "dp-scaffold": dp_scaffold.SPEC,
+    "dp-fedsplit": dp_fedsplit.SPEC,
+    "dp-fedpd": dp_fedpd.SPEC,
+    "clip21-sgd2m": clip21_sgd2m.SPEC,
+    "fed-norm-ec": fed_norm_ec.SPEC,
+    "fedavg": fedavg.SPEC,
+    "scaffnew": scaffnew.SPEC,
+    "fedprox": fedprox.SPEC,
+    "scaffold": scaffold.SPEC,
 }
 
 

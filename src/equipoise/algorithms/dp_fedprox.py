@@ -3,7 +3,8 @@ broadcast x.
 
 FedProx is of Li et al., "Federated optimization in heterogeneous networks", 2020 (Algorithm 2),
 with `local_steps` gradient steps as the inexact local solve. Clipped and noised is the update, as
-in DP-FedAvg; the account is exact. (Wei et al., 2020, clip the model and use a rule of their own.)
+in DP-FedAvg, or the model itself, as in Wei et al., "Federated learning with differential privacy:
+algorithms and performance analysis", 2020 (NbAFL, Algorithm 1); their noise is noise_rule=nbafl.
 """
 
 import math
@@ -19,6 +20,7 @@ from equipoise.algorithms.algorithm import (
     no_memory,
 )
 from equipoise.algorithms.dp_fedavg import State
+from equipoise.errors import require
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,9 +32,14 @@ PROX = Option(
     rule="a number >= 0",
     holds=lambda value: 0 <= value < math.inf,
 )
+SENDS = Option(
+    "update",
+    "what DP-FedProx clips and sends: its progress in the round, or its whole model, as NbAFL does",
+    choices=("update", "model"),
+)
 
 
-def dp_fedprox(eta: Any, prox: float) -> Algorithm:
+def dp_fedprox(eta: Any, prox: float, sends: str = "update") -> Algorithm:
     def init(x: "Tensor") -> State:
         return State()
 
@@ -42,17 +49,31 @@ def dp_fedprox(eta: Any, prox: float) -> Algorithm:
         x_i = x
         for t in iterations:
             x_i = x_i - eta * (gradient(x_i, t) + prox * (x_i - x))
-        return x_i - x, state
+        return (x_i if sends == "model" else x_i - x), state
 
+    def mean_model(x: "Tensor", mean: "Tensor", gamma: Any) -> "Tensor":
+        step: Tensor = gamma * (mean - x)
+        return x + step
+
+    if sends == "model":
+        return Algorithm(init, local_round, server=mean_model)
     return Algorithm(init, local_round)
 
 
 def make(hyper: Hyper) -> Algorithm:
-    return dp_fedprox(hyper.eta, proximal(hyper.options))
+    sends = str(hyper.options.get("sends", SENDS.default))
+    return dp_fedprox(hyper.eta, proximal(hyper.options), sends)
 
 
 def proximal(options: Options) -> float:
     return float(options.get("prox", PROX.default))
+
+
+def check(settings: Any) -> None:
+    require(
+        settings.options.get("sends") != "model" or settings.mechanism.clips_message,
+        f"sends=model with unit={settings.unit}: no message is clipped; leave it out",
+    )
 
 
 SPEC = AlgorithmSpec(
@@ -61,6 +82,7 @@ SPEC = AlgorithmSpec(
     make,
     no_memory,
     gradient_steps=True,
-    options={"prox": PROX},
+    options={"prox": PROX, "sends": SENDS},
     proximal=proximal,
+    check=check,
 )

@@ -121,6 +121,7 @@ SPEC = AlgorithmSpec(
     memory,
     gradient_steps=True,
     options={"h_update": H_UPDATE},
+    hears_release=lambda options: options.get("h_update") == "released",
     open_memory={"h_update": "released"},
     check=check,
     variate=True,

@@ -6,8 +6,8 @@ from torch import Tensor
 
 
 class Broadcast(NamedTuple):
-    """All that clients hear: the round's number, the local iterations it asks for, and the public
-    model [..., d]."""
+    """All that clients hear: the round's number, the local iterations it asks for, and x [..., d]:
+    the public model, with what else the algorithm's server knows behind it."""
 
     round: int
     iterations: range

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from equipoise.algorithms.algorithm import Algorithm
 from equipoise.algorithms.schedule import Schedule
 from equipoise.fleets.fleet import Broadcast, Fleet
 
@@ -20,16 +21,22 @@ class Round(NamedTuple):
 
 
 def server_rounds(
-    x: Tensor, schedule: Schedule, fleet: Fleet, gamma: float | Tensor = 1.0
+    x: Tensor,
+    schedule: Schedule,
+    fleet: Fleet,
+    algorithm: Algorithm,
+    gamma: float | Tensor = 1.0,
 ) -> Iterator[Round]:
     """Broadcast, collect, average: one Round per communication, from the public initial model x
     [..., d]."""
-    iteration = 0
+    iteration, d = 0, x.shape[-1]
+    known = algorithm.begin(x)
     for number, local_steps in enumerate(schedule, start=1):
         steps = range(iteration, iteration + local_steps)
-        x = x + gamma * fleet.exchange(Broadcast(number, steps, x))  # Alg. 1, l. 12; Alg. 2, l. 9
+        mean = fleet.exchange(Broadcast(number, steps, known))
+        known = algorithm.server(known, mean, gamma)  # Alg. 1, l. 12; Alg. 2, l. 9
         iteration += local_steps
-        yield Round(number, iteration, x)
+        yield Round(number, iteration, known[..., :d])
 
 
 def averaged(rounds: Iterable[Round]) -> Iterator[Round]:

@@ -27,16 +27,16 @@ class SimulatedFleet:
         noise: NoiseSource,
     ) -> None:
         self._clients, self._gradient = clients, gradient
-        self._algorithm, self._releaser, self._noise = algorithm, releaser, noise
+        self.algorithm, self._releaser, self._noise = algorithm, releaser, noise
         self.memory: Memory | None = None
 
     def exchange(self, broadcast: Broadcast) -> Tensor:
         x = broadcast.x.unsqueeze(-2).expand(*broadcast.x.shape[:-1], self._clients, -1)
-        state = self.memory.state if self.memory else self._algorithm.init(x)
+        state = self.memory.state if self.memory else self.algorithm.init(x)
         release, self.memory = client_round(
             broadcast._replace(x=x),
             state,
-            self._algorithm,
+            self.algorithm,
             self._releaser,
             self._gradient,
             self._noise,

@@ -64,6 +64,12 @@ def changes_of(problem: PlanningProblem, best: Trial, what: JudgeBy, ways: list[
     return changes
 
 
+def _roughly(enough: Callable[[float], bool], start: float, whole: bool = False) -> float | None:
+    """About the smallest value that is enough, asking first whether the largest is."""
+    most = ROUGH.most * start
+    return smallest(enough, start, whole, ROUGH) if enough(most) else None
+
+
 def _others(problem: PlanningProblem, candidate: Candidate) -> list[Candidate]:
     """The plan, and others of its line far apart, whatever the budget is."""
     chosen = replace(candidate, returns="last")
@@ -83,7 +89,7 @@ def _clients(
     def enough(times: float) -> bool:
         return worth(replace(problem, worlds=worlds, less_noise=1 / times))
 
-    less = smallest(enough, LITTLE, pace=ROUGH)  # how many times less noise would do
+    less = _roughly(enough, LITTLE)  # how many times less noise would do
     if less is None:
         return Changes()
     facts, promise = problem.facts, problem.promise
@@ -122,7 +128,7 @@ def _records(
             )
         )
 
-    records = smallest(enough, math.ceil(LITTLE * mean), whole=True, pace=ROUGH)
+    records = _roughly(enough, math.ceil(LITTLE * mean), whole=True)
     if records is None:
         return Changes()
     epsilon, delta = problem.promise.epsilon, problem.promise.delta

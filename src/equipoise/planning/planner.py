@@ -39,7 +39,6 @@ from equipoise.planning.problems import (
     LONGEST,
     MOST_ROUNDS,
     ClientProblem,
-    PlanningProblem,
     RecordProblem,
     settings_of,
 )
@@ -53,8 +52,10 @@ from equipoise.tasks.task import Convex, Records
 
 PUBLIC_RECORDS = 40  # of a task that can spare some, if the user names no pool
 REGULARISERS = (1e-2, 1e-3, 1e-4)
+JUDGED_WORLDS = 16
 LONGEST_GIVEN = 10_000  # iterations that may be asked for
 
+Problem = ClientProblem | RecordProblem
 Watch = Callable[[Iterable[float]], Iterable[float]]
 Progress = Callable[[float], None]
 """Hears which share of the work is done."""
@@ -205,22 +206,25 @@ class Found:
     """The best plan for one regulariser, and all that was tried with it."""
 
     public: Public
-    problem: PlanningProblem
+    problem: Problem
     searched: Searched
     best: Trial
 
 
 def _plan(
     question: Question,
-    problem_of: Callable[[Public], PlanningProblem],
+    problem_of: Callable[[Public], Problem],
     public: Public,
     progress: Progress,
 ) -> Plan:
     """A search, a choice, the ways beside it, a verdict: the same for both units."""
     first = _found(question, problem_of(public), public, lambda share: progress(0.6 * share))
     final = _regularised(question, problem_of, first)
+    others = [*_other_start(final, first)]
+    if final.public.judged and final.problem.worlds.fewer_records:
+        final, others = _of_clients_sizes(final, others)
     progress(0.8)
-    verdict, reason, ways = _verdict(final, first)
+    verdict, reason, ways = _verdict(final, others)
     progress(0.95)
     problem, best, l2 = final.problem, final.best, l2_of(final.public)
     spec = task_spec(question.task or "")
@@ -247,21 +251,42 @@ def _plan(
         else None,
         ways=[tried.way for tried in ways],
         judged_by=public.judge_by,
-        notes=[*public.known.sentences, *_limits(question, best.candidate, public.worlds)],
+        notes=[*public.known.sentences, *_limits(question, best.candidate, final.searched.worlds)],
         public=list(public.worlds.sentences),
         settings=settings_of(best.candidate, problem.promise, **shared),
         version=version("equipoise"),
     )
 
 
-def _found(
-    question: Question, problem: PlanningProblem, public: Public, progress: Progress
-) -> Found:
+def _found(question: Question, problem: Problem, public: Public, progress: Progress) -> Found:
     for line in problem.lines():  # what training would refuse is not tried first
         candidate = line.candidate(1 / (public.facts.L or 1), 1, 1, question.clip or 1.0)
         settings_of(candidate, problem.promise, task=problem.facts.task)
     searched = search(problem, effort_of(public.worlds), public.measure, progress)
     return Found(public, problem, searched, *searched.best(1))
+
+
+def _other_start(found: Found, first: Found) -> Iterable[Trial]:
+    """The best plan that begins where the chosen one does not. It may have another regulariser:
+    the records on which both are judged are the same."""
+    warm = not found.best.candidate.warm
+    return first.searched.best(1, lambda candidate: candidate.warm == warm)
+
+
+def _of_clients_sizes(found: Found, others: Sequence[Trial]) -> tuple[Found, list[Trial]]:
+    """The chosen plan, and others, in worlds whose stand-ins have as many records as the clients:
+    more records are worth more to a silo alone than to all together."""
+    worlds = found.problem.worlds.first(JUDGED_WORLDS).of_clients_sizes()
+    problem = replace(found.problem, worlds=worlds)
+    trials = [
+        trial
+        for each in (found.best, *others)
+        for trial in try_all(worlds, [each.candidate], problem.level, range(1))
+        if trial.candidate.returns == each.candidate.returns
+    ]
+    searched = Searched(worlds, found.public.measure, [], [])
+    searched.add(trials)
+    return replace(found, problem=problem, searched=searched, best=trials[0]), trials[1:]
 
 
 def _cheapest(found: Found) -> Found:
@@ -282,7 +307,7 @@ def _cheapest(found: Found) -> Found:
 
 
 def _regularised(
-    question: Question, problem_of: Callable[[Public], PlanningProblem], found: Found
+    question: Question, problem_of: Callable[[Public], Problem], found: Found
 ) -> Found:
     """The regulariser is planned too, unless it is given: the best plans are tried with others, and
     compared by what they are worth on records that no client holds."""
@@ -299,7 +324,7 @@ def _regularised(
     return _cheapest(min(tried, key=lambda each: _worth(each, what)))
 
 
-def _again(problem: PlanningProblem, public: Public, near: list[Candidate]) -> Found:
+def _again(problem: Problem, public: Public, near: list[Candidate]) -> Found:
     """The best of these plans and their neighbours."""
     around = {c.name: c for each in near for c in (each, *problem.neighbours(each))}
     quick = Searched(public.worlds.first(8), public.measure, [], [])
@@ -314,9 +339,8 @@ def _worth(found: Found, what: JudgeBy) -> float:
     return float(judge_models(found.searched.worlds, found.best.x).by(what).mean())
 
 
-def _verdict(found: Found, first: Found) -> tuple[Verdict, str, list[Tried]]:
-    """The ways side by side. Plans with another start may have another regulariser: the records on
-    which all are judged are the same."""
+def _verdict(found: Found, others: Sequence[Trial]) -> tuple[Verdict, str, list[Tried]]:
+    """The ways side by side."""
     public, best, worlds = found.public, found.best, found.searched.worlds
     if not public.judged:
         verdict, reason = _by_excess(public, best, worlds)
@@ -332,19 +356,15 @@ def _verdict(found: Found, first: Found) -> tuple[Verdict, str, list[Tried]]:
         ways.append(judge.at_home(SILO_ALONE, None, free=True))
         if worlds.warm:
             ways.append(judge.at_home(PUBLIC_AT_HOME, worlds.start(True), free=True))
-    for warm, name in ((False, "federated"), (True, "federated, warm start")):
-        chosen = [best] if best.candidate.warm == warm else first.searched.best(1, _begins(warm))
-        ways += [judge.of_models(name, trial.x, trial.excess, False) for trial in chosen]
+    for trial in sorted([best, *others], key=lambda trial: trial.candidate.warm):
+        name = "federated, warm start" if trial.candidate.warm else "federated"
+        ways.append(judge.of_models(name, trial.x, trial.excess, False))
     if small:
         ways.append(judge.at_home("federated, then tuned at home", best.x[:, 0], free=False))
     verdict, reason = verdict_of(ways, public.judge_by, rules_of(worlds))
     if sentence := disagreement(ways, worlds.shares):
         verdict, reason = "inconclusive", sentence
     return verdict, reason, ways
-
-
-def _begins(warm: bool) -> Callable[[Candidate], bool]:
-    return lambda candidate: candidate.warm == warm
 
 
 def _by_excess(public: Public, best: Trial, worlds: Worlds) -> tuple[Verdict, str]:
@@ -370,7 +390,7 @@ def _by_excess(public: Public, best: Trial, worlds: Worlds) -> tuple[Verdict, st
 def _limits(question: Question, candidate: Candidate, worlds: Worlds) -> list[str]:
     """Where the search ended at a limit of its own, and what was not tried."""
     sentences, held = [], worlds.rows[0].clients.sizes
-    if max(held) < max(worlds.sizes):
+    if worlds.fewer_records:
         sentences.append(
             f"ROUGH: stand-ins have at most {max(held)} records each, fewer than clients: errors "
             "will mostly be lower than predicted, of all ways but public records alone"

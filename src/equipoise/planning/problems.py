@@ -374,11 +374,13 @@ def _pairs(question: Question) -> Iterator[tuple[Mechanism, str]]:
 
 
 def _algorithms(question: Question, place: Mechanism) -> list[str]:
-    """Those asked for; of several, where stability bounds only those that remember nothing."""
+    """Those asked for; of several, where stability bounds only gradient steps of clients that
+    remember nothing."""
     names = question.algorithms
     if len(names) == 1 or not place.by_stability:
         return names
-    return [name for name in names if algorithm_spec(name).memory({}) == "none"]
+    specs = [algorithm_spec(name) for name in names]
+    return [spec.name for spec in specs if spec.gradient_steps and spec.memory({}) == "none"]
 
 
 def _options(question: Question, algorithm: str, place: Mechanism) -> dict[str, float | str]:

@@ -26,6 +26,8 @@ def _word(value: Any) -> Any:
 
 JudgeBy = Literal["error", "loss", "auroc"]
 
+PRIVATE = [name for name, spec in ALGORITHMS.items() if spec.private]
+
 
 class Question(Common):
     """A budget, and a task (or the constants of a problem)."""
@@ -42,8 +44,8 @@ class Question(Common):
     algorithm: str = flag(
         "both",
         PLANNED,
-        f"which algorithm to plan for: {', '.join(ALGORITHMS)}; both, to compare the paper's two; "
-        "or all",
+        f"which algorithm to plan for: {', '.join(PRIVATE)}; both, to compare the paper's two; or "
+        "all that protect the unit",
     )
     iterations: int | None = flag(
         None,
@@ -145,7 +147,17 @@ class Question(Common):
                 f"{name} with algorithm={self.algorithm}, which has no such option: leave it out",
             )
         for algorithm in self.algorithms:
-            algorithm_spec(algorithm).given(self.options_of(algorithm))
+            spec = algorithm_spec(algorithm)
+            require(
+                spec.private,
+                f"algorithm={algorithm} is not private: there is nothing to plan; {spec.why}, or "
+                "train with epsilon=inf",
+            )
+            require(
+                self.unit in spec.units,
+                f"unit={self.unit} with algorithm={algorithm}: {spec.why}",
+            )
+            spec.given(self.options_of(algorithm))
 
     def _check_constants(self) -> None:
         given = [name for name in GIVEN_WITHOUT_TASK if getattr(self, name) is not None]
@@ -167,7 +179,7 @@ class Question(Common):
     def algorithms(self) -> list[str]:
         """The names of the algorithms to plan for."""
         if self.algorithm == "all":
-            return list(ALGORITHMS)
+            return [name for name, spec in ALGORITHMS.items() if self.unit in spec.units]
         if self.algorithm == "both":
             return [name for name, spec in ALGORITHMS.items() if spec.paper]
         return [algorithm_spec(self.algorithm).name]

@@ -26,7 +26,7 @@ from equipoise.planning.outlook import (
 from equipoise.planning.plan import Option, Prediction, Question
 from equipoise.planning.problems import Line, settings_of
 from equipoise.planning.question import JudgeBy
-from equipoise.planning.trial import Noised, noisy_fleet
+from equipoise.planning.trial import Noised, algorithm_of, noisy_fleet
 from equipoise.planning.worlds import GUESSED_RECORDS
 from equipoise.privacy.events import Event
 from equipoise.privacy.mechanisms.catalogue import mechanism
@@ -366,7 +366,9 @@ class Problem:
         noised = Noised(place, own, noise, SimulatedNoise(seed))
         fleet = noisy_fleet(candidate, candidate.clip, clients, (rate,) * count, noised)
         schedule = periodic(candidate.iterations, candidate.local_steps)
-        for round in averaged(server_rounds(start, schedule, fleet, candidate.gamma)):
+        algorithm = algorithm_of(candidate, candidate.clip, place)
+        rounds = server_rounds(start, schedule, fleet, algorithm, candidate.gamma)
+        for round in averaged(rounds):
             last = round
         judged: dict[Returns, tuple[float, float]] = {"last": split.judge(last.x)}
         if candidate.rounds > 1:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from equipoise.algorithms import Hyper, algorithm_spec
+from equipoise.algorithms import Algorithm, Hyper, algorithm_spec
 from equipoise.algorithms.schedule import periodic
 from equipoise.fleets import Broadcast, Fleet, SimulatedFleet, averaged, server_rounds
 from equipoise.fleets.client import Memory
@@ -114,6 +114,13 @@ class Noised(NamedTuple):
     noise: NoiseSource
 
 
+def algorithm_of(plan: Candidate, clip: Any, place: Mechanism, eta: Any = None) -> Algorithm:
+    """The plan's algorithm, with numbers for many plans in place of its own."""
+    step, bound = plan.eta if eta is None else eta, clip if place.clips_message else math.inf
+    hyper = Hyper(step, 1 / plan.local_steps, bound, plan.options)
+    return algorithm_spec(plan.algorithm).make(hyper)
+
+
 def noisy_fleet(
     plan: Candidate,
     clip: Any,
@@ -125,10 +132,9 @@ def noisy_fleet(
     """The stand-ins of a trial: noise enters their average where clients do not look at their own,
     else where the mechanism says. `eta` may be a tensor, in place of the plan's own."""
     place, sigma, of_mean, noise = noised
-    spec = algorithm_spec(plan.algorithm)
-    step = plan.eta if eta is None else eta
-    algorithm = spec.make(Hyper(step, 1 / plan.local_steps, clip, plan.options))
-    if place.noises_message and spec.memory(plan.options) != "released":
+    algorithm = algorithm_of(plan, clip, place, eta)
+    hears_release = algorithm_spec(plan.algorithm).hears_release(plan.options)
+    if place.noises_message and not hears_release:
         gradient = place.gradient(clients, clip, 0.0, NOT_ROUNDED, rates, noise)
         releaser = place.releaser(clip, 0.0, NOT_ROUNDED)
         quiet = SimulatedFleet(len(rates), gradient, algorithm, releaser, noise)
@@ -182,8 +188,9 @@ class FallingFleet:
             memory = _simulated(self._fleet).memory
             self._count, self._fleet = count, self._make(count)
             _simulated(self._fleet).memory = memory and _of_first(memory, count)
-        messages = torch.zeros_like(broadcast.x)
-        messages[:, :count] = self._fleet.exchange(broadcast._replace(x=broadcast.x[:, :count]))
+        mean = self._fleet.exchange(broadcast._replace(x=broadcast.x[:, :count]))
+        messages = mean.new_zeros(*broadcast.x.shape[:-1], mean.shape[-1])
+        messages[:, :count] = mean
         return messages
 
 
@@ -216,10 +223,11 @@ def _run(worlds: Worlds, plans: list[Candidate], levels: list[Level], seeds: ran
         return noisy_fleet(first, clip[:count], worlds.clients, rates, noised, eta=eta[:count])
 
     fleet = FallingFleet([plan.rounds for plan in plans], fleet_of)
+    algorithm = algorithm_of(first, clip, levels[0].place, eta)
     gamma = torch.tensor([plan.gamma for plan in plans], dtype=x.dtype)[:, None, None]
     schedule = periodic(first.iterations, first.local_steps)
     last, averages = torch.empty(x.shape), torch.empty(x.shape)
-    for round in averaged(server_rounds(x, schedule, fleet, gamma)):
+    for round in averaged(server_rounds(x, schedule, fleet, algorithm, gamma)):
         for p, plan in enumerate(plans):
             if plan.rounds == round.number:
                 assert round.average is not None

@@ -33,6 +33,7 @@ from equipoise.tasks.task import Convex, Table, Task
 GUESSED_RECORDS = 100  # of a client whose size is private
 STAND_INS = 40  # at most: more cost time and change little
 TABLE = 80_000  # numbers in the tables of a world, where that leaves every client FEW_RECORDS
+LARGE_TABLE = 500_000  # where one plan is judged, not many tried
 FEW_RECORDS, MOST_RECORDS = 100, 400
 TEST_RECORDS = 1000
 SOFTMAX = 3  # times the work of one output
@@ -170,6 +171,25 @@ class Worlds:
 
     def with_l2(self, l2: float) -> "Worlds":
         return replace(self, rows=tuple(row.with_l2(l2) for row in self.rows))
+
+    @property
+    def fewer_records(self) -> bool:
+        """Whether stand-ins have fewer records than the clients for which they stand."""
+        return max(self.rows[0].clients.sizes) < max(self.sizes)
+
+    def of_clients_sizes(self) -> "Worlds":
+        """The same truths, whose stand-ins have as many records as the clients, or as many as a
+        LARGE_TABLE has room for."""
+        rows, features = [], len(self.x0)
+        most = max(FEW_RECORDS, LARGE_TABLE // (features * len(self.sizes)))
+        sizes = [min(size, most) for size in self.sizes]
+        for w, row in enumerate(self.rows):
+            assert row.truth is not None
+            clients, rng = cast(LinearClients, row.clients), stream(w, "of clients' sizes")
+            public = row.public is not None
+            rows.append(_world(row.truth, row.skew, sizes, clients.l2, row.x0, public, rng))
+        width = max(cast(LinearClients, row.clients).features.shape[1] for row in rows)
+        return replace(self, rows=tuple(_padded(row, width) for row in rows))
 
     def excess(self, x: Tensor) -> Tensor:
         """[worlds, ...] of models [worlds, ..., d]."""
