@@ -255,9 +255,9 @@ def trained(monkeypatch):
     """The runs that sweeps train while the test runs."""
     runs = []
 
-    def counted(tasks, stack, points):
+    def counted(tasks, stack, points, ends):
         runs.extend(run for row in stack for run in row)
-        return train_together(tasks, stack, points)
+        return train_together(tasks, stack, points, ends)
 
     monkeypatch.setattr("equipoise.sweeps.sweep.train_together", counted)
     return runs

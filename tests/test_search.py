@@ -139,10 +139,10 @@ def test_a_search_answers_only_what_it_has_run(tmp_path, monkeypatch):
         "seeds": [0],
     }
 
-    def fails(tasks, runs, points):
+    def fails(tasks, runs, points, ends):
         if runs[0][0].clients == 5:
             raise ValueError("mine")
-        return train_together(tasks, runs, points)
+        return train_together(tasks, runs, points, ends)
 
     monkeypatch.setattr("equipoise.sweeps.sweep.train_together", fails)
     *_, (_, found) = search(grid(document), tmp_path / "s.sqlite")

@@ -324,17 +324,17 @@ def _write(store):
 @pytest.mark.slow
 def test_several_processes_write_the_same_runs_once(tmp_path):
     with multiprocessing.get_context("spawn").Pool(3) as pool:
-        assert pool.map(_write, [tmp_path / "s.sqlite"] * 3) == [[None] * 4] * 3
+        assert pool.map(_write, [tmp_path / "s.sqlite"] * 3) == [[{}] * 4] * 3
     assert len(contents(tmp_path / "s.sqlite")[0]) == 24
 
 
 def test_failures_are_kept_and_retried(tmp_path, monkeypatch):
     store = tmp_path / "s.sqlite"
 
-    def fails(tasks, runs, points):
+    def fails(tasks, runs, points, ends):
         if runs[0][0].local_steps == 2:
             raise RuntimeError("out of luck")
-        return train_together(tasks, runs, points)
+        return train_together(tasks, runs, points, ends)
 
     with monkeypatch.context() as patch:
         patch.setattr("equipoise.sweeps.sweep.train_together", fails)
@@ -357,10 +357,10 @@ def test_one_failure_is_not_everybody_s(tmp_path, monkeypatch):
     with Store(store) as kept:
         kept.fail({key: "{}"}, "elsewhere")
 
-    def fails(tasks, runs, points):
+    def fails(tasks, runs, points, ends):
         if runs[0][0].local_steps == 2:
             raise KeyError("mine")
-        return train_together(tasks, runs, points)
+        return train_together(tasks, runs, points, ends)
 
     monkeypatch.setattr("equipoise.sweeps.sweep.train_together", fails)
     last = finished(SMALL, store)
@@ -372,9 +372,9 @@ def test_one_failure_is_not_everybody_s(tmp_path, monkeypatch):
 def test_of_a_larger_grid_only_what_is_new_is_trained(tmp_path, monkeypatch):
     trained = []
 
-    def counted(tasks, runs, points):
+    def counted(tasks, runs, points, ends):
         trained.extend(run for row in runs for run in row)
-        return train_together(tasks, runs, points)
+        return train_together(tasks, runs, points, ends)
 
     monkeypatch.setattr("equipoise.sweeps.sweep.train_together", counted)
     store = tmp_path / "s.sqlite"
@@ -631,3 +631,61 @@ def test_failed_runs_make_the_command_fail(tmp_path, capsys, monkeypatch):
     )
     assert code == 2
     assert "ZeroDivisionError" in error
+
+
+NETWORK = {
+    "name": "network",
+    "task": "digits-mlp",
+    "clients": 5,
+    "algorithm": ["dp-fedavg", "dp-scaffnew", "dp-fedprox", "clip21-sgd2m", "fed-norm-ec"],
+    "iterations": 12,
+    "local_steps": [1, 3, 12],
+    "epsilon": [3.0, 30.0],
+    "clip": [0.3, 3.0],
+    "seeds": [0, 1],
+}
+
+
+@pytest.mark.slow
+def test_first_steps_of_networks_are_made_once_and_change_no_bit(tmp_path, monkeypatch):
+    """Runs of a seed begin alike: 12 steps of the first are enough for all of them, but those of
+    FedProx, which feel a pull from the second step on."""
+    steps = []
+
+    def counted(self, x, t):
+        steps.append(t)
+        return self.gradient(x, t)
+
+    cells = grid(NETWORK).cells
+    (one, *_), *_ = stacks = stacks_of(cells)
+    assert {len({run.seed for run in row}) for (row,) in stacks} == {1}
+    assert [run.local_steps for run in one] == sorted(run.local_steps for run in one)
+    finished(NETWORK, tmp_path / "s.sqlite")
+    with Store(tmp_path / "s.sqlite", read_only=True) as store:
+        for row in store.table("key, test_error, result", "seed = 1"):
+            run = json.loads(row["result"])["run"]
+            alone = train(Settings.of(**run))
+            assert row["test_error"] == alone.test_error, run["algorithm"]
+            last = store.curve(row["key"])[-1]
+            assert last["test_loss"] == alone.curve[-1].test_loss
+    monkeypatch.setattr("equipoise.algorithms.algorithm.FirstSteps.__call__", counted)
+    plain = {**NETWORK, "algorithm": ["dp-fedavg", "dp-scaffnew"], "local_steps": 12, "seeds": [0]}
+    finished(plain, tmp_path / "plain.sqlite")
+    assert steps == [], "runs of one round make their steps together"
+
+
+def test_norms_of_every_round_are_kept(tmp_path):
+    """Of 60 rounds 25 points at most: each is the mean of the rounds that it stands for."""
+    document = {**SMALL, "iterations": 60, "local_steps": 1, "epsilon": 2.0, "seeds": [0]}
+    finished(document, tmp_path / "s.sqlite")
+    settings = {"task": "quadratic", "clients": 4, "iterations": 60, "epsilon": 2.0, "clip": 0.1}
+    every = train(**settings, simulate_noise_seed=0, diagnostics=True).per_round
+    with Store(tmp_path / "s.sqlite", read_only=True) as store:
+        (row,) = store.table("key", "algorithm = 'dp-fedavg' AND clip_norm = 0.1")
+        points = [p for p in store.curve(row["key"]) if p["round"]]
+    assert [point["round"] for point in points] == list(range(3, 61, 3))
+    for k, point in enumerate(points):
+        three = every[3 * k : 3 * k + 3]
+        assert point["clipped"] == pytest.approx(sum(seen.clipped for seen in three) / 3)
+        assert point["update_norm"] == pytest.approx(sum(seen.update_norm for seen in three) / 3)
+        assert point["train_error"] == pytest.approx(three[-1].train_error)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient, Hyper, algorithm_spec
+from equipoise.algorithms.algorithm import FirstSteps
 from equipoise.algorithms.schedule import Schedule
 from equipoise.errors import InvalidValue, require
 from equipoise.fleets import Round, SimulatedFleet, averaged, server_rounds
@@ -21,7 +22,7 @@ from equipoise.privacy.noise import NoiseSource
 from equipoise.result import Diagnosis, Point
 from equipoise.settings import Run
 from equipoise.tasks.public import public_model
-from equipoise.tasks.task import Records, Stackable, Task, stacked
+from equipoise.tasks.task import Records, Stackable, Task, TaskOptions, stacked
 
 POINTS = 100  # of the curve, at most
 MEASURING = 0.1  # of the work of training, at most: a network is measured less often
@@ -57,26 +58,33 @@ def run_rounds(
     noise: NoiseSource,
     watch: Watch = lambda rounds, total: rounds,
     points: int = POINTS,
+    ends: dict[int, Tensor] | None = None,
 ) -> list[list[Trained]]:
     """Train `runs[s][q]` on `tasks[s]` for every s and q.
 
-    A run by itself has no leading axes: [d], not [1, 1, d].
+    A run by itself has no leading axes: [d], not [1, 1, d]. `ends` is what runs before it that
+    begin alike know of their first steps, and learns what this one does.
     """
     run = runs[0][0]
     if run.warm_start:
         tasks = [replace(task, x0=public_model(task)) for task in tasks]
-    task, fleet = _fleet(tasks, runs, accounts, noise)
+    task, fleet = _fleet(tasks, runs, accounts, noise, ends)
     # [seeds, 1, d] in a stack: the first local steps are the same for all settings of a seed.
     round = Round(0, 0, task.x0)
     trained = [[Trained(run, len(schedule), round.x) for run in row] for row in runs]
     apart = math.ceil(len(schedule) / min(points, _points(task, run)))
-    _look(trained, task, round, None)
+    closer = math.ceil(len(schedule) / points)
+    _measure(trained, task, round)
+    inside = Inside(trained, task)
     rounds = averaged(server_rounds(round.x, schedule, fleet, fleet.algorithm, run.gamma))
     for round in watch(rounds, len(schedule)):
         if run.simulation and fleet.overflowed:
             _note_failures(trained, round.number, fleet)
+        inside.note(fleet)
         if round.number % apart == 0 or round.number == len(schedule):
-            _look(trained, task, round, fleet)
+            _measure(trained, task, round)
+        if round.number % closer == 0 or round.number == len(schedule):
+            inside.tell(round)
     x, alone = _returned(trained, round), _alone(runs)
     for s, row in enumerate(trained):
         for q, outcome in enumerate(row):
@@ -89,13 +97,19 @@ def _alone(runs: Rows) -> bool:
 
 
 def _fleet(
-    tasks: Sequence[Task], runs: Rows, accounts: Accounts, noise: NoiseSource
+    tasks: Sequence[Task],
+    runs: Rows,
+    accounts: Accounts,
+    noise: NoiseSource,
+    ends: dict[int, Tensor] | None = None,
 ) -> tuple[Task, SimulatedFleet]:
     """The clients of one run, or those of many as one fleet."""
     run = runs[0][0]
     if _alone(runs):
         task, algorithm = tasks[0], algorithm_spec(run.algorithm).make(hyper_of(run))
         gradient, releaser = noise_of(run, task, accounts[0][0], noise)
+        if ends is not None and first_steps_of(run):
+            gradient = FirstSteps(gradient, ends)
     else:
         _check_alike(tasks[0], runs)
         task, algorithm = stacked(tasks), _stacked_algorithm(runs)
@@ -166,6 +180,14 @@ def can_be_stacked(task: Task, run: Run) -> bool:
         and run.mechanism.stackable
         and run.schedule == "periodic"
     )
+
+
+def first_steps_of(run: Run) -> tuple[Any, ...] | None:
+    """What runs have in common whose plain local steps are the same until they communicate; None
+    where noise is in the gradients."""
+    if not run.mechanism.noises_message:
+        return None
+    return (run.task, TaskOptions.of(run), run.eta, run.warm_start)
 
 
 def shared(run: Run) -> tuple[Any, ...]:
@@ -255,11 +277,8 @@ def _is_quick(task: Task) -> bool:
     return not task.test_records or task.batch is None
 
 
-def _look(
-    trained: list[list[Trained]], task: Task, round: Round, fleet: SimulatedFleet | None
-) -> None:
-    """Measure the models after a round on public records, if there are any; look inside the
-    clients, if that was asked for.
+def _measure(trained: list[list[Trained]], task: Task, round: Round) -> None:
+    """Measure the models after a round on public records, if there are any.
 
     Averages are measured where that is little work, or where they are returned.
     """
@@ -272,30 +291,51 @@ def _look(
         columns = [_listed(value, trained) for value in measured]
         for outcome, *values in zip(outcomes, *columns, strict=True):
             outcome.curve.append(Point(round.number, round.iteration, *values))
-    if fleet and fleet.memory and outcomes[0].run.diagnostics:
-        _diagnose(trained, task, round, fleet)
 
 
-def _diagnose(
-    trained: list[list[Trained]], task: Task, round: Round, fleet: SimulatedFleet
-) -> None:
-    """Norms, clipped shares and train errors: private values, for simulations."""
-    assert fleet.memory
-    run, rounds = trained[0][0].run, trained[0][0].rounds
-    norms = torch.linalg.vector_norm(fleet.memory.update, dim=-1)
-    h = getattr(fleet.memory.state, "h", None)
-    h_norms = None if h is None else torch.linalg.vector_norm(h, dim=-1).mean(-1)
-    clips = [[[outcome.run.clip] for outcome in row] for row in trained]
-    beyond = norms > torch.tensor(clips, dtype=torch.float64)
-    clipped = beyond.double().mean(-1) if run.mechanism.clips_message else None
-    whole = round.number == rounds or _is_quick(task)
-    train_error = task.clients.error(_returned(trained, round)) if whole else None
-    columns = [_listed(value, trained) for value in (clipped, norms.mean(-1), h_norms, train_error)]
-    outcomes = [outcome for row in trained for outcome in row]
-    for outcome, share, norm, h_norm, error in zip(outcomes, *columns, strict=True):
-        has_h = algorithm_spec(outcome.run.algorithm).variate
-        seen = Diagnosis(round.number, share, norm, h_norm if has_h else None, error)
-        outcome.diagnoses.append(seen)
+class Inside:
+    """What goes on inside the clients, if that was asked for: norms, clipped shares and train
+    errors are private values, for simulations."""
+
+    def __init__(self, trained: list[list[Trained]], task: Task) -> None:
+        self._trained, self._task = trained, task
+        clips = [[[outcome.run.clip] for outcome in row] for row in trained]
+        self._clips = torch.tensor(clips, dtype=torch.float64)
+        self._asked = trained[0][0].run.diagnostics
+        self._clipped: list[Tensor] = []
+        self._norms: list[Tensor] = []
+        self._h_norms: Tensor | None = None
+
+    def note(self, fleet: SimulatedFleet) -> None:
+        """A round."""
+        if not self._asked:
+            return
+        assert fleet.memory
+        norms = torch.linalg.vector_norm(fleet.memory.update, dim=-1)
+        shape = self._clips.shape[:-1]  # also while settings do not differ yet
+        self._norms.append(norms.mean(-1).expand(shape))
+        self._clipped.append((norms > self._clips).double().mean(-1))
+        h = getattr(fleet.memory.state, "h", None)
+        self._h_norms = None if h is None else torch.linalg.vector_norm(h, dim=-1).mean(-1)
+
+    def tell(self, round: Round) -> None:
+        """Shares and norms in the mean of the rounds since this was asked last."""
+        if not self._asked:
+            return
+        trained, task = self._trained, self._task
+        run, rounds = trained[0][0].run, trained[0][0].rounds
+        whole = round.number == rounds or _is_quick(task)
+        train_error = task.clients.error(_returned(trained, round)) if whole else None
+        clips = run.mechanism.clips_message
+        clipped = torch.stack(self._clipped).mean(0) if clips else None
+        norms = torch.stack(self._norms).mean(0)
+        columns = [_listed(v, trained) for v in (clipped, norms, self._h_norms, train_error)]
+        outcomes = [outcome for row in trained for outcome in row]
+        for outcome, share, norm, h_norm, error in zip(outcomes, *columns, strict=True):
+            has_h = algorithm_spec(outcome.run.algorithm).variate
+            seen = Diagnosis(round.number, share, norm, h_norm if has_h else None, error)
+            outcome.diagnoses.append(seen)
+        self._clipped, self._norms = [], []
 
 
 def _returned(trained: list[list[Trained]], round: Round) -> Tensor:

@@ -58,7 +58,8 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What went on inside the clients in a round: private values, for simulations only."""
+    """What went on inside the clients up to a round: private values, for simulations only. The
+    share clipped and the norm are means over the rounds since the last of these."""
 
     round: int
     clipped: Real | None

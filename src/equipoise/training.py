@@ -134,13 +134,17 @@ def account_of(run: Run, facts: Facts, schedule: Schedule) -> Account:
 
 
 def train_together(
-    tasks: Sequence[Task], runs: Sequence[Sequence[Run]], points: int
+    tasks: Sequence[Task],
+    runs: Sequence[Sequence[Run]],
+    points: int,
+    ends: dict[int, torch.Tensor] | None = None,
 ) -> list[list[Result]]:
     """Simulated runs in one computation: a row for each task (each public seed), with the same
     settings in the same order.
 
     Runs may differ in seeds, algorithm, budget, clip threshold, rule of noise and what they return.
-    They are measured `points` times at most.
+    They are measured `points` times at most. `ends` is what earlier runs that begin alike know of
+    their first steps (`engine.first_steps_of`).
     """
     schedule = schedule_of(runs[0][0])
     accounts = [
@@ -161,7 +165,8 @@ def train_together(
         "runs of a row have one simulate_noise_seed: they share their noise",
     )
     alone = [_alone(task) for task in tasks]
-    trained = run_rounds(tasks, runs, accounts, schedule, SimulatedNoise(*seeds), points=points)
+    noises = SimulatedNoise(*seeds)
+    trained = run_rounds(tasks, runs, accounts, schedule, noises, points=points, ends=ends)
     results = []
     for s, (task, seed) in enumerate(zip(tasks, seeds, strict=True)):
         noise = SimulatedNoise(seed)

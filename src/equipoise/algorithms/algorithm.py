@@ -16,6 +16,37 @@ Gradient = Callable[["Tensor", int], "Tensor"]
 """`gradient(x, t)`: the (stochastic) gradient of each client's loss at its x, at local iteration t
 of the whole run."""
 
+
+def descend(x: "Tensor", iterations: range, gradient: Gradient, eta: Any) -> "Tensor":
+    """Where plain local steps end that begin at x."""
+    if isinstance(gradient, FirstSteps) and iterations.start == 0:
+        return gradient.descend(x, iterations, eta)
+    for t in iterations:
+        x = x - eta * gradient(x, t)
+    return x
+
+
+@dataclass(frozen=True)
+class FirstSteps:
+    """A gradient for runs one after the other that begin alike: until they first communicate, plain
+    local steps depend on neither budget nor clip, rule, algorithm or number of local steps. `ends`
+    holds where they led, by the number of steps, so that none is made twice."""
+
+    gradient: Gradient
+    ends: "dict[int, Tensor]"
+
+    def __call__(self, x: "Tensor", t: int) -> "Tensor":
+        return self.gradient(x, t)
+
+    def descend(self, x: "Tensor", iterations: range, eta: Any) -> "Tensor":
+        begun = max((steps for steps in self.ends if steps <= iterations.stop), default=0)
+        x = self.ends.get(begun, x)
+        for t in iterations[begun:]:
+            x = x - eta * self.gradient(x, t)
+        self.ends[iterations.stop] = x
+        return x
+
+
 Options = Mapping[str, float | str]
 """Settings that only some algorithms understand, by name; what is absent has its default."""
 

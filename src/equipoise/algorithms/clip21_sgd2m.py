@@ -20,6 +20,7 @@ from equipoise.algorithms.algorithm import (
     Memory,
     Option,
     Options,
+    descend,
 )
 from equipoise.algorithms.feedback import FEEDBACK, check_feedback, hears_release, remembered
 from equipoise.algorithms.scaffold import halves, joined
@@ -63,9 +64,7 @@ def clip21_sgd2m(eta: Any, clip: Any, options: Options) -> Algorithm:
         server: "Tensor", state: State, iterations: range, gradient: Gradient
     ) -> "tuple[Tensor, State]":
         x, _ = halves(server)
-        x_i = x
-        for t in iterations:
-            x_i = x_i - eta * gradient(x_i, t)
+        x_i = descend(x, iterations, gradient, eta)
         v = (1 - beta) * state.v + beta * (x_i - x)
         return v - state.g_i, State(v, state.g_i)
 

@@ -11,6 +11,7 @@ from equipoise.algorithms.algorithm import (
     Gradient,
     Hyper,
     Stack,
+    descend,
     no_memory,
 )
 from equipoise.algorithms.dp_scaffnew import with_variate_where
@@ -30,9 +31,7 @@ def dp_fedavg(eta: Any) -> Algorithm:
     def local_round(
         x: "Tensor", state: State, iterations: range, gradient: Gradient
     ) -> "tuple[Tensor, State]":
-        x_i = x  # l. 4
-        for t in iterations:  # l. 5
-            x_i = x_i - eta * gradient(x_i, t)  # l. 6-7
+        x_i = descend(x, iterations, gradient, eta)  # l. 4-8
         return x_i - x, state  # l. 9, before the clip
 
     return Algorithm(init, local_round)

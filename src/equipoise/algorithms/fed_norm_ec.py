@@ -22,6 +22,7 @@ from equipoise.algorithms.algorithm import (
     Memory,
     Option,
     Options,
+    descend,
     of_server,
 )
 from equipoise.algorithms.feedback import FEEDBACK, check_feedback, hears_release
@@ -68,9 +69,7 @@ def fed_norm_ec(eta: Any, clip: Any, options: Options) -> Algorithm:
         server: "Tensor", state: State, iterations: range, gradient: Gradient
     ) -> "tuple[Tensor, State]":
         x, _ = halves(server)
-        x_i = x
-        for t in iterations:
-            x_i = x_i - eta * gradient(x_i, t)
+        x_i = descend(x, iterations, gradient, eta)
         d = (x_i - x) / eta - state.g_i
         message: Tensor = clip * d / (alpha + length(d))
         return message.to(x.dtype), state

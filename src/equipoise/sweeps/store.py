@@ -264,13 +264,16 @@ def _run_row(sweep: str, finished: Finished) -> tuple[Any, ...]:
 
 
 def _curve_rows(key: str, result: Result) -> Iterator[tuple[Any, ...]]:
+    """Of every round that was measured, or of whose clients something is known."""
     inside = {
         seen.round: (seen.train_error, seen.clipped, seen.update_norm)
         for seen in result.per_round or []
     }
-    for point in result.curve:
-        numbers = (*point.of(result.run.returns), *inside.get(point.round, (None,) * 3))
-        yield key, point.round, point.iteration, *map(_finite, numbers)
+    measured = {point.round: point.of(result.run.returns) for point in result.curve}
+    nothing = (None,) * 3
+    for number in sorted({*inside, *measured}):
+        numbers = (*measured.get(number, nothing), *inside.get(number, nothing))
+        yield key, number, number * (result.run.local_steps or 1), *map(_finite, numbers)
 
 
 def _finite(number: float | None) -> float | None:

@@ -3,7 +3,8 @@ several processes.
 
 What a stack is made of depends on the grid, and on what an earlier grid has finished; a stack goes
 into the store whole or not at all. So results do not depend on interruptions: what was killed is
-done again, from the beginning, in the same company.
+done again, from the beginning, in the same company. Runs that gain nothing from company are trained
+one after the other, and share only the steps before their first communication, which are the same.
 """
 
 import os
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple, Self
 import torch
 
 from equipoise.algorithms.schedule import schedule_of
-from equipoise.engine import can_be_stacked, shared
+from equipoise.engine import can_be_stacked, first_steps_of, shared
 from equipoise.errors import EquipoiseError
 from equipoise.settings import Run, Settings
 from equipoise.sweeps.keys import older_keys, run_key
@@ -32,10 +33,15 @@ from equipoise.training import train_together
 
 POINTS = 25  # of a run's curve, at most
 MOST_STACKED = 128  # runs in one computation
+MOST_IN_TURN, STEPS_IN_TURN = 16, 50_000  # runs, and local steps, of one after the other
 ATTEMPTS = 3  # to run a stack whose process died
 
 Stack = tuple[tuple[Run, ...], ...]
-"""Runs that are trained together: a row for each seed."""
+"""Runs that are trained together: a row for each seed. Those of networks are one row, trained one
+after the other."""
+
+Failed = dict[str, str]
+"""Runs that could not be trained, by key, and what is wrong with them."""
 
 
 class Progress(NamedTuple):
@@ -68,8 +74,9 @@ def key_of(run: Run) -> str:
 
 def stacks_of(cells: Sequence[Sequence[Settings]]) -> list[Stack]:
     """The runs of a grid as stacks: cells that differ only in algorithm, budget, clip, noise rule
-    and what they return."""
+    and what they return; of networks runs that begin alike, those with fewest local steps first."""
     groups: dict[tuple[Any, ...], list[tuple[Run, ...]]] = {}
+    in_turn: dict[tuple[Any, ...], list[Run]] = {}
     stacks: list[Stack] = []
     for cell in cells:
         runs = tuple(resolved(settings) for settings in cell)
@@ -77,46 +84,75 @@ def stacks_of(cells: Sequence[Sequence[Settings]]) -> list[Stack]:
         if can_be_stacked(task_for(runs[0]), runs[0]):
             groups.setdefault((*shared(runs[0]), *(run.seed for run in runs)), []).append(runs)
         else:
-            stacks.extend(((run,),) for run in runs)
+            for run in runs:
+                in_turn.setdefault(first_steps_of(run) or (key_of(run),), []).append(run)
     for group in groups.values():
         width = max(1, MOST_STACKED // len(group[0]))
         stacks.extend(
             tuple(zip(*group[start : start + width], strict=True))
             for start in range(0, len(group), width)
         )
+    for alike in in_turn.values():
+        alike.sort(key=lambda run: run.local_steps or 1)
+        stacks.extend((part,) for part in _parts(alike))
     return stacks
 
 
-def run_stack(stack: Stack, store: Path, sweep: str) -> str | None:
-    """Train a stack and keep its results, unless somebody did; what is wrong with it, if it cannot
-    be trained.
+def _parts(runs: list[Run]) -> Iterator[tuple[Run, ...]]:
+    """Few enough that progress is seen, and several processes have something to do."""
+    part: list[Run] = []
+    for run in runs:
+        steps = sum(other.iterations for other in part)
+        if part and (len(part) == MOST_IN_TURN or steps + run.iterations > STEPS_IN_TURN):
+            yield tuple(part)
+            part = []
+        part.append(run)
+    yield tuple(part)
 
-    A stack goes in whole, so part of it is there only if a smaller grid was run before: then the
-    rest is trained.
+
+def run_stack(stack: Stack, store: Path, sweep: str) -> Failed:
+    """Train a stack and keep its results, unless somebody did; what cannot be trained, and why."""
+    first = stack[0][0]
+    with Store(store) as kept:
+        if can_be_stacked(task_for(first), first):
+            return _train(stack, kept, sweep)
+        failed: Failed = {}
+        ends: dict[int, torch.Tensor] = {}
+        for run in stack[0]:
+            failed |= _train(((run,),), kept, sweep, ends)
+    return failed
+
+
+def _train(
+    stack: Stack, kept: Store, sweep: str, ends: dict[int, torch.Tensor] | None = None
+) -> Failed:
+    """All of it in one computation.
+
+    It goes in whole, so part of it is there only if a smaller grid was run before: then the rest is
+    trained.
     """
     keys = {run: key_of(run) for run in _runs_of(stack)}
     start = time.process_time()
-    with Store(store) as kept:
-        finished = kept.finished(keys.values())
-        stack = _unfinished(stack, {run for run, key in keys.items() if key in finished})
-        runs = _runs_of(stack)
-        if not runs:
-            return None
-        try:
-            rows = train_together([task_for(row[0]) for row in stack], stack, POINTS)
-        # One's own model or metric may raise anything: the sweep goes on.
-        except Exception as error:
-            text = _without_records(error)
-            kept.fail(_documents(run for run in runs if keys[run] not in finished), text)
-            return text
-        seconds = (time.process_time() - start) / len(runs)
-        results = (result for row in rows for result in row)
-        done = zip(runs, results, strict=True)
-        kept.add(
-            sweep,
-            (Finished(keys[run], result, seconds, _older(run)) for run, result in done),
-        )
-    return None
+    finished = kept.finished(keys.values())
+    stack = _unfinished(stack, {run for run, key in keys.items() if key in finished})
+    runs = _runs_of(stack)
+    if not runs:
+        return {}
+    try:
+        rows = train_together([task_for(row[0]) for row in stack], stack, POINTS, ends)
+    # One's own model or metric may raise anything: the sweep goes on.
+    except Exception as error:
+        text, failed = _without_records(error), [run for run in runs if keys[run] not in finished]
+        kept.fail(_documents(failed), text)
+        return {keys[run]: text for run in failed}
+    seconds = (time.process_time() - start) / len(runs)
+    results = (result for row in rows for result in row)
+    done = zip(runs, results, strict=True)
+    kept.add(
+        sweep,
+        (Finished(keys[run], result, seconds, _older(run)) for run, result in done),
+    )
+    return {}
 
 
 def _older(run: Run) -> list[str]:
@@ -158,7 +194,7 @@ class Workers:
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self.stop(kill=error is not None)
 
-    def submit(self, stack: Stack, store: Path, name: str) -> Future[str | None]:
+    def submit(self, stack: Stack, store: Path, name: str) -> Future[Failed]:
         if self._pool is None:
             self._pool = ProcessPoolExecutor(
                 self.number, get_context("spawn"), _start_worker, (os.getpid(),)
@@ -191,8 +227,8 @@ def sweep(
     with Store(store) as kept:
         standing = _Standing(stacks, kept.keys(), {} if retry else kept.failures())
     yield standing.progress(standing.todo[: workers.number])
-    for i, error, running in _executed(stacks, standing.todo, store, name, workers):
-        standing.note(i, error)
+    for i, failed, running in _executed(stacks, standing.todo, store, name, workers):
+        standing.note(i, failed)
         yield standing.progress(running)
 
 
@@ -213,12 +249,11 @@ class _Standing:
         self._work = {i: _work(stacks[i]) for i in self.todo}
         self._start, self._worked = time.monotonic(), 0
 
-    def note(self, i: int, error: str | None) -> None:
+    def note(self, i: int, failed: Failed) -> None:
         """Stack i was run."""
-        if error:
-            self._failed[i] = self._unfinished[i]
-        else:
-            self._finished |= self._unfinished[i]
+        if failed:
+            self._failed[i] = {*failed}
+        self._finished |= self._unfinished[i] - failed.keys()
         self._worked += self._work[i]
 
     def progress(self, running: Iterable[int]) -> Progress:
@@ -244,8 +279,8 @@ def _left(seconds: float, worked: int, remaining: int) -> float | None:
     return seconds / worked * remaining if worked else None
 
 
-Executed = tuple[int, str | None, list[int]]
-"""A stack that was run: its number, what went wrong, and which others are being run."""
+Executed = tuple[int, Failed, list[int]]
+"""A stack that was run: its number, what failed, and which others are being run."""
 
 
 def _executed(
@@ -262,14 +297,14 @@ def _executed(
             yield i, run_stack(stacks[i], store, name), todo[n + 1 : n + 2]
         return
 
-    def submit(i: int) -> Future[str | None]:
+    def submit(i: int) -> Future[Failed]:
         return workers.submit(stacks[i], store, name)
 
     waiting, suspects, deaths = list(reversed(todo)), list[int](), Counter[int]()
     while waiting or suspects:
         alone = bool(suspects)
         queue, most = ([suspects.pop()], 1) if alone else (waiting, workers.number)
-        running: dict[Future[str | None], int] = {}
+        running: dict[Future[Failed], int] = {}
         try:
             yield from _run_side_by_side(queue, running, most, submit)
         except BrokenProcessPool:
@@ -283,9 +318,9 @@ def _executed(
 
 def _run_side_by_side(
     queue: list[int],
-    running: dict[Future[str | None], int],
+    running: dict[Future[Failed], int],
     most: int,
-    submit: Callable[[int], Future[str | None]],
+    submit: Callable[[int], Future[Failed]],
 ) -> Iterator[Executed]:
     """Run the queue from its end, `most` stacks at a time; `running` is kept up to date."""
     while queue or running:
@@ -293,16 +328,19 @@ def _run_side_by_side(
             submitted = submit(queue[-1])
             running[submitted] = queue.pop()
         for future in wait(running, return_when=FIRST_COMPLETED).done:
-            error = future.result()
+            failed = future.result()
             i = running.pop(future)
-            yield i, error, [*running.values(), *queue[len(running) - most :]][:most]
+            yield i, failed, [*running.values(), *queue[len(running) - most :]][:most]
 
 
-def _give_up(stack: Stack, store: Path) -> str:
+def _give_up(stack: Stack, store: Path) -> Failed:
+    """What of the stack is not in the store."""
     reason = f"its process died {ATTEMPTS} times: there may be too little memory"
     with Store(store) as kept:
-        kept.fail(_documents(_runs_of(stack)), reason)
-    return reason
+        finished = kept.finished(key_of(run) for run in _runs_of(stack))
+        failed = _documents(run for run in _runs_of(stack) if key_of(run) not in finished)
+        kept.fail(failed, reason)
+    return dict.fromkeys(failed, reason)
 
 
 def _start_worker(parent: int, alone: bool = False) -> None:
