@@ -1010,8 +1010,23 @@ def _of_predictions(both: list[Outcome]) -> list[str]:
     return [
         f"the plan's interval of the test error holds {np.mean(inside):.1%} of the realised errors "
         f"(seeds of {len(inside)} cases), and the mean in {np.mean(means):.1%} of the cases; its "
-        f"width: median {np.median(widths):.3f}"
+        f"width: median {np.median(widths):.3f}",
+        _of_excess(both),
     ]
+
+
+def _of_excess(both: list[Outcome]) -> str:
+    ratios, inside = [], []
+    for outcome in both:
+        predicted, realised = outcome.plan["predicted"], outcome.plan["realised"]["excess"]
+        if predicted.get("excess_loss") is not None:
+            ratios.append(realised / predicted["excess_loss"])
+            inside.append(predicted["excess_loss_low"] <= realised <= predicted["excess_loss_high"])
+    return (
+        f"that of the excess loss holds {sum(inside)} of {len(inside)} realised means; realised "
+        f"over predicted excess loss: median {np.median(ratios):.2f}, from {min(ratios):.2f} to "
+        f"{max(ratios):.2f}"
+    )
 
 
 def _of_verdicts(both: list[Outcome]) -> list[str]:
