@@ -10,10 +10,11 @@ import torch
 
 from equipoise.errors import DataError, InvalidValue
 from equipoise.planning import population
-from equipoise.planning.outlook import judge_models
+from equipoise.planning.outlook import Judge, judge_models
 from equipoise.planning.population import made_up_pool, population_of, seen_of
 from equipoise.planning.worlds import (
     GUESSED_RECORDS,
+    LARGE_TABLE,
     UNKNOWN,
     Skew,
     known_of,
@@ -369,3 +370,34 @@ def test_the_interval_over_worlds_holds_the_true_error_of_the_public_model(kind,
     assert miss < off
     _, farther = held(kind, spare=1)
     assert farther > off
+
+
+def test_worlds_as_large_as_the_clients_have_the_same_truths_and_more_records():
+    task = undeclared(5)
+    sizes = (30, 900, 2000, 4000, 4000)
+    worlds = worlds_of(task, known_of(task, "none", sizes), 3, 0)
+    assert worlds.fewer_records
+    assert max(worlds.rows[0].clients.sizes) < 900
+    large = worlds.of_clients_sizes()
+    room = LARGE_TABLE // (5 * task.dimension)
+    assert large.rows[0].clients.sizes == tuple(min(size, room) for size in sizes)
+    assert 900 < room < 4000, "some fit, and some do not"
+    for small, row in zip(worlds.rows, large.rows, strict=True):
+        assert row.truth is small.truth
+        assert torch.equal(row.public, small.public)
+        assert (row.best - small.best).norm() > 0
+    few = worlds_of(task, known_of(task, "none", (30,)), 3, 0)
+    assert not few.fewer_records
+
+
+@pytest.mark.slow
+def test_a_silo_alone_is_judged_with_as_many_records_as_it_has():
+    """Stand-ins have 400 at most, with which it looks worse than it is."""
+    task = undeclared(5)
+    known = known_of(task, "none", (3000,))
+    worlds = worlds_of(task, known, 8, 0)
+    alone = {}
+    for name, some in (("small", worlds), ("large", worlds.of_clients_sizes())):
+        judge = Judge(some, "error", 1000)
+        alone[name] = judge.at_home("each silo alone", None, free=True).values.mean()
+    assert alone["large"] < alone["small"]
