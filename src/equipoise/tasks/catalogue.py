@@ -16,16 +16,19 @@ TASKS: dict[str, TaskSpec] = {
     "cifar10-narrow": cifar10.NARROW_SPEC,
     "csv": csv.SPEC,
     "deepdrid": messidor.DEEPDRID_SPEC,
+    "deepdrid-narrow": messidor.DEEPDRID_NARROW_SPEC,
     "digits": digits.SPEC,
     "digits-mlp": digits.MLP_SPEC,
     "fed-ixi": fed_ixi.SPEC,
     "femnist": femnist.SPEC,
     "femnist-narrow": femnist.NARROW_SPEC,
     "hippocampus": fed_ixi.HIPPOCAMPUS_SPEC,
+    "hippocampus-narrow": fed_ixi.HIPPOCAMPUS_NARROW_SPEC,
     "libsvm": libsvm.SPEC,
     "messidor": messidor.SPEC,
     "quadratic": quadratic.SPEC,
     "reddit": reddit.SPEC,
+    "reddit-narrow": reddit.NARROW_SPEC,
 }
 
 

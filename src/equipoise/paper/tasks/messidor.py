@@ -7,8 +7,13 @@ A record is one photograph, and one person has several: four in DeepDRiD, two in
 which says nowhere whose they are. unit=record hides a photograph, not a person.
 """
 
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn import functional
 
 from equipoise.paper.data.cache import Arrays
@@ -18,6 +23,7 @@ from equipoise.paper.tasks.table1 import Row, federated_task, majority_error
 from equipoise.tasks.own import accuracy
 from equipoise.tasks.task import Task, TaskOptions, TaskSpec
 
+PIXELS, NARROW = 64, 256  # of smaller pictures, and a smaller network
 TURN = 10.0  # degrees, at most, either way
 ROW = Row(clients=3, batch=4, iterations=500, clips=(10, 20, 50), learning_rate=0.01)
 
@@ -33,10 +39,35 @@ def deepdrid(options: TaskOptions) -> Task:
     return _task("deepdrid", DEEPDRID.prepared(), options, owner="source", natural=False)
 
 
-def _task(name: str, arrays: Arrays, options: TaskOptions, owner: str, natural: bool) -> Task:
+def deepdrid_narrow(options: TaskOptions) -> Task:
+    """The same with 64 x 64 pixels and 256 hidden units, for quick studies."""
+    arrays = dict(DEEPDRID.prepared())
+    for part in ("train", "test"):
+        images = arrays[f"{part}_inputs"]
+        small = [_reduced(images[start : start + 100]) for start in range(0, len(images), 100)]
+        arrays[f"{part}_inputs"] = np.concatenate(small)
+    network = partial(vgg11, hidden=NARROW)
+    return _task("deepdrid-narrow", arrays, options, "source", natural=False, network=network)
+
+
+def _reduced(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Means of the pixels that fall into each of PIXELS x PIXELS squares."""
+    means = functional.adaptive_avg_pool2d(torch.from_numpy(images).float(), PIXELS)
+    reduced: NDArray[np.uint8] = means.round().to(torch.uint8).numpy()
+    return reduced
+
+
+def _task(
+    name: str,
+    arrays: Arrays,
+    options: TaskOptions,
+    owner: str,
+    natural: bool,
+    network: Callable[[], nn.Module] = vgg11,
+) -> Task:
     return federated_task(
         name,
-        vgg11,
+        network,
         arrays,
         ROW,
         functional.cross_entropy,
@@ -70,3 +101,4 @@ def flipped_and_turned(images: Tensor, generator: torch.Generator) -> Tensor:
 
 SPEC = TaskSpec("messidor", messidor)
 DEEPDRID_SPEC = TaskSpec("deepdrid", deepdrid)
+DEEPDRID_NARROW_SPEC = TaskSpec("deepdrid-narrow", deepdrid_narrow)

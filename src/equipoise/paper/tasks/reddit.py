@@ -6,11 +6,15 @@ paper, or whole users with split=natural. The error is 1 - LEAF's accuracy: righ
 <UNK> and <PAD> are never right, over the number of input tokens that are not <PAD>.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from equipoise.paper.data.cache import Arrays
 from equipoise.paper.data.reddit import PAD, REDDIT, UNKNOWN
 from equipoise.paper.networks import NextWord
 from equipoise.paper.tasks.table1 import Row, federated_task
@@ -20,11 +24,36 @@ from equipoise.tasks.task import Task, TaskOptions, TaskSpec
 ROW = Row(clients=3, batch=64, iterations=10_000, clips=(10, 50, 100), learning_rate=0.05)
 
 
+FEW_WORDS, NARROW = 2000, 64  # of a smaller network, for quick studies
+
+
 def reddit(options: TaskOptions) -> Task:
     arrays = REDDIT.prepared()
+    words = int(arrays["vocabulary"][0])
+    return _task("reddit", arrays, partial(NextWord, words), options)
+
+
+def reddit_narrow(options: TaskOptions) -> Task:
+    """The same with the first 2,000 words of the vocabulary, which has them by frequency; the
+    others are <UNK>."""
+    arrays = dict(REDDIT.prepared())
+    for part in ("train", "test"):
+        inputs, targets = arrays[f"{part}_inputs"], arrays[f"{part}_targets"].copy()
+        targets[..., 0] = _known(targets[..., 0])
+        arrays |= {f"{part}_inputs": _known(inputs), f"{part}_targets": targets}
+    return _task("reddit-narrow", arrays, partial(NextWord, FEW_WORDS, NARROW), options)
+
+
+def _known(words: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.where(words < FEW_WORDS, words, UNKNOWN)
+
+
+def _task(
+    name: str, arrays: Arrays, network: Callable[[], nn.Module], options: TaskOptions
+) -> Task:
     return federated_task(
-        "reddit",
-        lambda: NextWord(int(arrays["vocabulary"][0])),
+        name,
+        network,
         arrays,
         ROW,
         next_word_loss,
@@ -64,3 +93,4 @@ def _constant_error(targets: NDArray[np.int64]) -> float:
 
 
 SPEC = TaskSpec("reddit", reddit)
+NARROW_SPEC = TaskSpec("reddit-narrow", reddit_narrow)

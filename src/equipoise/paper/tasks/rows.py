@@ -9,8 +9,11 @@ ROWS: dict[str, Row] = {
     "femnist": femnist.ROW,
     "femnist-narrow": femnist.ROW,
     "reddit": reddit.ROW,
+    "reddit-narrow": reddit.ROW,
     "fed-ixi": fed_ixi.ROW,
     "hippocampus": fed_ixi.ROW,
+    "hippocampus-narrow": fed_ixi.ROW,
     "messidor": messidor.ROW,
     "deepdrid": messidor.ROW,
+    "deepdrid-narrow": messidor.ROW,
 }
