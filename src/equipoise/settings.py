@@ -294,8 +294,8 @@ class Settings(Common):
     noise_rule: str = flag(
         "exact",
         PRIVACY,
-        "exact, or lemma1: the paper's Lemma 1 as printed, which reproduces figures and guarantees "
-        "nothing",
+        "exact; or, to reproduce figures, with no guarantee, lemma1: the paper's Lemma 1 as "
+        "printed; nbafl: the rule of Wei et al. (2020)",
     )
     v: float | str | None = flag(
         None,

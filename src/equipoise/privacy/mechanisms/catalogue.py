@@ -1,7 +1,7 @@
 """Every mechanism: what is noised, for which unit, by which rule, and what that costs."""
 
 from equipoise.errors import InvalidValue
-from equipoise.paper import lemma1
+from equipoise.paper import lemma1, nbafl
 from equipoise.privacy.mechanisms import (
     client_message,
     record_gradient,
@@ -18,6 +18,7 @@ MECHANISMS: dict[tuple[Unit, NoiseIn, str], Mechanism] = {
     ("record", "message", "exact"): record_message.SPEC,
     ("record", "hidden-gradient", "exact"): record_hidden.SPEC,
     ("client", "message", "lemma1"): lemma1.SPEC,
+    ("client", "message", "nbafl"): nbafl.SPEC,
 }
 
 

@@ -115,5 +115,5 @@ def no_constant(settings: "Settings") -> None:
     """The exact rule has nothing to choose."""
     require(
         settings.v is None,
-        f"v={settings.v} belongs to noise_rule=lemma1; the exact rule has no free constant",
+        f"v={settings.v} belongs to noise_rule=lemma1; other rules have no free constant",
     )
