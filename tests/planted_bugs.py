@@ -31,6 +31,7 @@ TESTS = [
         "passes",
         "one_client",
         "attacks",
+        "accountants",
     )
 ]
 SLOW = ["tests/test_attacks.py"]
@@ -705,6 +706,78 @@ BUGS = [  # what is wrong, file, old text, new text
         "engine.py",
         "repr(sorted(vars(mechanism).items()))",
         '""',
+    ),
+    (
+        "advanced composition: a classic release with less noise",
+        "privacy/accountants.py",
+        "math.sqrt(2 * math.log(1.25 / delta_each))",
+        "math.sqrt(math.log(1.25 / delta_each))",
+    ),
+    (
+        "advanced composition: every release has the delta of all",
+        "privacy/accountants.py",
+        "(1 - share) * delta / (K * q)",
+        "(1 - share) * delta / q",
+    ),
+    (
+        "advanced composition: beyond epsilon' = 1",
+        "privacy/accountants.py",
+        "    if each >= 1:",
+        "    if each >= 10:",
+    ),
+    (
+        "advanced composition: without its second term",
+        "privacy/accountants.py",
+        " + K * a * math.expm1(a), each",
+        ", each",
+    ),
+    (
+        "advanced composition: a sample hides too much",
+        "privacy/accountants.py",
+        "math.log1p(q * math.expm1(each))",
+        "math.log1p(q * q * math.expm1(each))",
+    ),
+    (
+        "zCDP: half of rho",
+        "privacy/accountants.py",
+        "(event.sensitivity / event.sigma) ** 2 / 2",
+        "(event.sensitivity / event.sigma) ** 2 / 4",
+    ),
+    (
+        "zCDP: a conversion that claims too little",
+        "privacy/accountants.py",
+        "rho + 2 * math.sqrt(",
+        "rho + math.sqrt(",
+    ),
+    (
+        "zCDP: an improved conversion that claims too little",
+        "privacy/accountants.py",
+        "math.log(delta * alpha) / (alpha - 1)",
+        "math.log(delta * alpha**2) / (alpha - 1)",
+    ),
+    (
+        "RDP: an order too much",
+        "privacy/accountants.py",
+        "math.log(delta) / (accountant.orders - 1)",
+        "math.log(delta) / accountant.orders",
+    ),
+    (
+        "a comparison takes replace-one for add-remove",
+        "privacy/accountants.py",
+        "NeighboringRelation.REPLACE_ONE if replaced else add_remove",
+        "add_remove",
+    ),
+    (
+        "a comparison leaves the sensitivity out",
+        "privacy/accountants.py",
+        "GaussianDpEvent(event.sigma / event.sensitivity)",
+        "GaussianDpEvent(event.sigma)",
+    ),
+    (
+        "a job is given the noise of clip 1",
+        "privacy/job.py",
+        "return noise * self.clip * (1 + 2.0**-50)",
+        "return noise * (1 + 2.0**-50)",
     ),
 ]
 

@@ -57,6 +57,7 @@ ALLOWED = {
         "saved",
     }
     | {"settings", "sweeps", "tasks", "training", "algorithms"},
+    "cli.account": {"privacy.accountants", "privacy.job", "privacy.promise"},
     "__main__": {"cli"},
     "__init__": {*CORE, "paper.report", "planning", "saved", "sweeps.run", "training"},
 }
@@ -64,7 +65,8 @@ TORCH_FREE = [
     *("__init__", "describe", "errors", "facts", "result", "saved", "seeds", "settings"),
     *("algorithms.algorithm", "algorithms.catalogue", "algorithms.dp_fedavg"),
     *("algorithms.dp_fedprox", "algorithms.dp_scaffnew", "algorithms.schedule"),
-    *("privacy.events", "privacy.gaussian", "privacy.mechanisms.catalogue"),
+    *("privacy.accountants", "privacy.events", "privacy.gaussian", "privacy.job"),
+    *("privacy.mechanisms.catalogue", "cli.account"),
     *("privacy.promise", "privacy.sampled", "privacy.stability", "privacy.statement"),
     *("planning.bounds", "planning.candidates", "planning.constants", "planning.plan"),
     *("planning.question", "paper.corollary", "paper.lemma1", "paper.report"),
@@ -77,7 +79,8 @@ OTHER_LIBRARIES = {  # which libraries stay in which rooms
     "plotly": {"reports"},
     "jinja2": {"reports"},
     "pooch": {"paper.data"},
-    "dp_accounting": {"privacy.sampled"},
+    "dp_accounting": {"privacy.accountants", "privacy.job", "privacy.sampled"},
+    "opacus": set(),
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from equipoise.paper.report import report
     from equipoise.planning.plan import Plan, Question
     from equipoise.planning.planner import plan
+    from equipoise.privacy.accountants import compare_accountants
     from equipoise.privacy.events import Account, Event
     from equipoise.privacy.gaussian import epsilon_spent, gdp_mu, noise_sigma
     from equipoise.privacy.promise import Promise
@@ -40,6 +41,7 @@ __all__ = [
     "Task",
     "UnsafeModel",
     "accuracy",
+    "compare_accountants",
     "epsilon_spent",
     "evaluate",
     "gdp_mu",
@@ -61,6 +63,7 @@ _names = lazy_names(
         "paper.report": "report",
         "planning.plan": "Plan Question",
         "planning.planner": "plan",
+        "privacy.accountants": "compare_accountants",
         "privacy.events": "Account Event",
         "privacy.gaussian": "epsilon_spent gdp_mu noise_sigma",
         "privacy.promise": "Promise",

@@ -11,6 +11,7 @@ from typing import Any
 from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensError
 from pydantic import ValidationError
 
+from equipoise.cli.account import account
 from equipoise.cli.config import flag_of, with_config
 from equipoise.cli.console import fail, say
 from equipoise.cli.data import data
@@ -28,7 +29,7 @@ app = App(
     version=version("equipoise"),
     suppress_keyboard_interrupt=False,  # main says what an interrupt cost
 )
-for command in (plan, train, show, evaluate, sweep, report):
+for command in (plan, train, show, evaluate, sweep, report, account):
     app.command(command)
 app.command(data)
 app.register_install_completion_command(help="Complete commands and flags in this shell.")

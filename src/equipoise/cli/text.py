@@ -1,7 +1,8 @@
 """Results, plans, data sets and sweeps for a terminal: tables by rich."""
 
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -11,6 +12,10 @@ from equipoise.describe import interval, number
 from equipoise.planning.plan import Plan, Prediction
 from equipoise.result import Result
 from equipoise.settings import Run
+
+if TYPE_CHECKING:
+    from equipoise.privacy.accountants import Comparison
+    from equipoise.privacy.events import Account
 
 TIGHT: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
 
@@ -109,6 +114,36 @@ def trade_off(plans: list[Plan]) -> Table:
             interval(predicted, "test_error"),
             short.get(plan.verdict, plan.verdict) + (", not private" if plan.vacuous else ""),
         )
+    return table
+
+
+def accounts_table(accounts: "Sequence[Account]") -> Table:
+    """What the rounds of a job spend, one line for each neighbouring relation."""
+    table = Table(**TIGHT)
+    sampled = not accounts[0].exact
+    spent = ("epsilon at most", "at least") if sampled else ("mu", "epsilon")
+    table.add_column("neighbours", no_wrap=True)
+    for heading in ("sensitivity", "sigma", *spent):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for account in accounts:
+        epsilons = (account.epsilon, account.epsilon_lower)
+        values = epsilons if sampled else (account.mu, account.epsilon)
+        shown = map(number, (account.sensitivity, account.sigma, *values))
+        table.add_row(account.events[0].neighbours, *shown)
+    return table
+
+
+def accountants_table(comparison: "Comparison") -> Table:
+    """What each accountant asks for, and what it claims."""
+    table = Table(**TIGHT)
+    table.add_column("accountant", no_wrap=True)
+    asked = f"sigma for epsilon = {comparison.epsilon:.4g}"
+    for heading in (asked, "ratio", f"epsilon at sigma = {comparison.sigma:.4g}"):
+        table.add_column(heading, justify="right")
+    table.add_column("how")
+    for row in comparison.rows:
+        ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
+        table.add_row(row.accountant, number(row.sigma), ratio, number(row.epsilon), row.how)
     return table
 
 
