@@ -19,8 +19,9 @@ from equipoise.algorithms.scaffold import scaffold
 from equipoise.algorithms.schedule import coin, periodic
 from equipoise.errors import InvalidValue
 from equipoise.fleets import SimulatedFleet, server_rounds
-from equipoise.privacy import SimulatedNoise
+from equipoise.privacy import SimulatedNoise, epsilon_spent
 from equipoise.privacy.clip import ClippedRelease
+from equipoise.tasks import TaskOptions, load_task
 from problems import GivenNoise, last_model, logistic, quadratic
 
 ETA, SIGMA = 0.3, 0.05
@@ -395,3 +396,21 @@ def test_each_shares_noise_under_secure_aggregation(name):
     result = equipoise.train(**how, algorithm=name)
     assert result.private
     assert result.account == equipoise.train(**how).account
+
+
+def test_nbafl_s_rule_is_as_printed_and_says_what_it_spends():
+    """sigma = sqrt(2 ln(1.25/delta)) L (2C/m) / epsilon: far less than one client needs."""
+    how = {**SMALL, "noise_rule": "nbafl", "algorithm": "dp-fedprox", "sends": "model"}
+    result = equipoise.train(**how, epsilon=2, delta=1e-5)
+    task = load_task("breast-cancer", TaskOptions(clients=8))
+    m = min(task.clients.sizes)
+    expected = math.sqrt(2 * math.log(1.25e5)) * 4 * (2 * 0.2 / m) / 2
+    assert result.account.sigma == pytest.approx(expected, rel=1e-12)
+    assert not result.private
+    assert result.epsilon_spent > 20
+    assert result.epsilon_spent == pytest.approx(
+        epsilon_spent(expected, 1e-5, 4, 2 * 0.2), rel=1e-9
+    )
+    assert any("NOT PRIVATE AT ITS LABEL" in notice for notice in result.notices)
+    with pytest.raises(InvalidValue, match="v=1.0 belongs to noise_rule=lemma1"):
+        equipoise.train(**how, epsilon=2, v=1.0)

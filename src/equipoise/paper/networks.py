@@ -5,6 +5,7 @@ Images may come as they are stored, uint8 [n, c, h, w] from 0 to 255, or as floa
 has scaled.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -98,7 +99,8 @@ def vgg11(classes: int = 2, hidden: int = 4096) -> nn.Module:
 
     Initial weights are torchvision's for `vgg11(weights=None)`: He's normal ones by fan-out for
     convolutions, N(0, 0.01^2) for full layers, zero biases. With PyTorch's defaults for single
-    layers the signal dies out on its way through eleven of them. uint8 images [n, 3, 224, 224]
+    layers the signal dies out on its way through eleven of them; so that it does not with fewer
+    hidden units, weights from these are larger by the root of 4096 / hidden. uint8 images [n, 3, 224, 224]
     become (x / 255 - 0.5) / 0.25. Other sizes of 32 or more run as well.
     """
     network = Vgg11(classes, hidden)
@@ -106,7 +108,8 @@ def vgg11(classes: int = 2, hidden: int = 4096) -> nn.Module:
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
         elif isinstance(layer, nn.Linear):
-            nn.init.normal_(layer.weight, 0, 0.01)
+            fewer = 4096 / hidden if layer.in_features == hidden else 1.0
+            nn.init.normal_(layer.weight, 0, 0.01 * math.sqrt(fewer))
         if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
             nn.init.zeros_(layer.bias)
     return network

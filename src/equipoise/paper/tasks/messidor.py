@@ -7,13 +7,12 @@ A record is one photograph, and one person has several: four in DeepDRiD, two in
 which says nowhere whose they are. unit=record hides a photograph, not a person.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from equipoise.paper.data.cache import Arrays
@@ -46,8 +45,7 @@ def deepdrid_narrow(options: TaskOptions) -> Task:
         images = arrays[f"{part}_inputs"]
         small = [_reduced(images[start : start + 100]) for start in range(0, len(images), 100)]
         arrays[f"{part}_inputs"] = np.concatenate(small)
-    network = partial(vgg11, hidden=NARROW)
-    return _task("deepdrid-narrow", arrays, options, "source", natural=False, network=network)
+    return _task("deepdrid-narrow", arrays, options, "source", natural=False, hidden=NARROW)
 
 
 def _reduced(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -63,11 +61,11 @@ def _task(
     options: TaskOptions,
     owner: str,
     natural: bool,
-    network: Callable[[], nn.Module] = vgg11,
+    hidden: int = 4096,
 ) -> Task:
     return federated_task(
         name,
-        network,
+        partial(vgg11, hidden=hidden),
         arrays,
         ROW,
         functional.cross_entropy,
