@@ -76,12 +76,12 @@ FIRST: dict[str, dict[str, Any]] = {
         "record": {"sampling_rate": 0.1, "eta": 0.1, "iterations": 30, "local_steps": 5},
     },
     "deepdrid-narrow": {
-        "eta": 0.1,
+        "eta": 0.03,
         "iterations": 60,
         "local_steps": [1, 5, 15, 60],
         "clips": [10.0, 50.0],
         "seeds": [0, 1, 2],
-        "record": {"sampling_rate": 0.02, "eta": 0.1, "iterations": 30, "local_steps": 5},
+        "record": {"sampling_rate": 0.02, "eta": 0.03, "iterations": 30, "local_steps": 5},
     },
 }
 TABLE_1 = {  # FEMNIST at the paper's own numbers: T, step size, batch and a clip of Table 1

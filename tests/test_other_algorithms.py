@@ -408,9 +408,8 @@ def test_nbafl_s_rule_is_as_printed_and_says_what_it_spends():
     assert result.account.sigma == pytest.approx(expected, rel=1e-12)
     assert not result.private
     assert result.epsilon_spent > 20
-    assert result.epsilon_spent == pytest.approx(
-        epsilon_spent(expected, 1e-5, 4, 2 * 0.2), rel=1e-9
-    )
+    spent = epsilon_spent(expected, 4, 2 * 0.2, 1e-5)
+    assert result.epsilon_spent == pytest.approx(spent, rel=1e-9)
     assert any("NOT PRIVATE AT ITS LABEL" in notice for notice in result.notices)
-    with pytest.raises(InvalidValue, match="v=1.0 belongs to noise_rule=lemma1"):
+    with pytest.raises(InvalidValue, match=r"v=1\.0 belongs to noise_rule=lemma1"):
         equipoise.train(**how, epsilon=2, v=1.0)

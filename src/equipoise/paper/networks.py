@@ -100,8 +100,8 @@ def vgg11(classes: int = 2, hidden: int = 4096) -> nn.Module:
     Initial weights are torchvision's for `vgg11(weights=None)`: He's normal ones by fan-out for
     convolutions, N(0, 0.01^2) for full layers, zero biases. With PyTorch's defaults for single
     layers the signal dies out on its way through eleven of them; so that it does not with fewer
-    hidden units, weights from these are larger by the root of 4096 / hidden. uint8 images [n, 3, 224, 224]
-    become (x / 255 - 0.5) / 0.25. Other sizes of 32 or more run as well.
+    hidden units, weights from these are larger by the root of 4096 / hidden. uint8 images [n, 3,
+    224, 224] become (x / 255 - 0.5) / 0.25. Other sizes of 32 or more run as well.
     """
     network = Vgg11(classes, hidden)
     for layer in network.modules():
