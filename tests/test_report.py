@@ -37,7 +37,7 @@ from equipoise.reports.figures.common import v_by_budget
 from equipoise.reports.figures.laws import steps_by_clip
 from equipoise.reports.figures.lines import error_by_iterations, error_by_steps
 from equipoise.reports.figures.progress import progress
-from equipoise.reports.figures.surface import short_error
+from equipoise.reports.figures.surface import short_error, surface
 from equipoise.reports.optima import (
     along_iterations,
     curves,
@@ -47,7 +47,9 @@ from equipoise.reports.optima import (
     reference_iterations,
 )
 from equipoise.reports.page import hypotheses
+from equipoise.reports.page_data import case_data
 from equipoise.reports.reading import read_study
+from equipoise.reports.tables import cells_table
 from equipoise.reports.writing import write_report
 from equipoise.result import Diagnosis, Point, Result
 from equipoise.sweeps.store import Finished, Store
@@ -899,6 +901,101 @@ def test_diverged_runs_are_counted_and_never_best(tmp_path):
     assert (cell.diverged, len(cell.trials)) == (1, 3)
     assert optimum(curves(study.cases[0])["dp-fedavg", 1.0, 1.0, 16]).best.local_steps != 4
     assert any("2 runs diverged" in note for note in study.notes)
+
+
+def with_gaps(path):
+    """At one budget tau = 1 diverged in all trials and tau = 16 in one, and tau = 2 was never run;
+    at the other all is there."""
+    lost = [result(math.nan, tau=1, seed=seed) for seed in (0, 1, 2)]
+    part = [result(math.nan, tau=16, seed=3)]
+    here = sweep(bowl(4), taus=(4, 8, 16))
+    (case,) = study_of(path, [*lost, *part, *here, *sweep(bowl(4), epsilon=2.0)]).cases
+    return case
+
+
+def labels(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_what_diverged_looks_different_from_what_was_never_run(tmp_path):
+    case = with_gaps(tmp_path)
+    figure = error_by_steps(case, 16)
+    (axes,) = figure.axes
+    crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert [list(line.get_xdata()) for line in crosses] == [[1, 16]]
+    assert all(0.9 < y < 1 for y in crosses[0].get_ydata())  # of the height of the panel
+    assert labels(figure)[-1] == "diverged (no mark: never run)"
+    assert [1, 2, 4, 8, 16] == [*axes.get_xticks()]
+    figure = surface(case)
+    axes = figure.axes[0]
+    assert [text.xy for text in axes.texts if text.get_text() == "×"] == [(0, 0), (4, 0)]
+    assert labels(figure) == ["diverged in a trial", "never run"]
+    assert axes.images[0].get_array().mask.tolist() == [
+        [True, True, False, False, True],
+        [False] * 5,
+    ]
+    assert [place["local_steps"] for place in case_data(case)["diverged"]] == [1, 16]
+
+
+def test_a_figure_without_gaps_does_not_mention_them(tmp_path):
+    results = [*sweep(bowl(4)), *sweep(bowl(4), epsilon=2.0)]
+    (case,) = study_of(tmp_path, results).cases
+    for figure in (error_by_steps(case, 16), surface(case)):
+        assert not any("diverged" in label or "never" in label for label in labels(figure))
+
+
+def test_iterations_that_diverged_are_marked(tmp_path):
+    results = [one for T in (8, 16, 32) for one in sweep(bowl(4), T=T, taus=(4,))]
+    results += [result(math.nan, tau=4, T=64, seed=seed) for seed in (0, 1, 2)]
+    (case,) = study_of(tmp_path, results).cases
+    figure = error_by_iterations(case)
+    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert [x for line in crosses for x in line.get_xdata()] == [64]
+    assert "diverged (no mark: never run)" in labels(figure)
+    assert case_data(case)["along"][0]["diverged"] == [64]
+
+
+def test_a_cell_that_diverged_has_a_line_in_the_table_and_one_never_run_has_none(tmp_path):
+    with_gaps(tmp_path)
+    table = cells_table(read_study(tmp_path / "store.sqlite"))
+    lines = [dict(zip(table.head, line, strict=True)) for line in table.lines]
+    here = {line["local_steps"]: line for line in lines if line["epsilon"] == 1.0}
+    assert sorted(here) == [1, 4, 8, 16]
+    assert [here[1][name] for name in ("test_error", "trials", "diverged")] == [None, 0, 3]
+    assert [here[16][name] for name in ("trials", "diverged", "rounds")] == [3, 1, 1]
+    assert len(lines) == 9
+
+
+def test_what_diverged_without_noise_is_listed_once(tmp_path):
+    both = [{}, {"noise_rule": "lemma1", "v": "proof", "epsilon_spent": 99.0}]
+    results = [one for said in both for one in sweep(bowl(4), **said)]
+    results += sweep(bowl(4), epsilon=math.inf, taus=(2, 4))
+    results += [result(math.nan, tau=1, seed=seed, epsilon=math.inf) for seed in (0, 1, 2)]
+    (lost,) = study_of(tmp_path, results).lost()
+    assert (lost.convention, lost.place.local_steps, lost.diverged) == ("non-private", 1, 3)
+
+
+@pytest.mark.parametrize(("base", "depth", "from_zero"), [(0.4, 0.001, False), (0.0, 0.1, True)])
+def test_axes_show_how_errors_differ(tmp_path, base, depth, from_zero):
+    """A curve between .50 and .53 does not lie flat at the top of an axis from 0."""
+    error = bowl(4, depth)
+    results = [
+        one
+        for T in (8, 16)
+        for one in sweep(lambda tau, seed: base + error(tau, seed), T=T, taus=(1, 2, 4, 8))
+    ]
+    (case,) = study_of(tmp_path, results).cases
+    means = [cell.mean for cell in case.cells]
+    steps, totals = (
+        f.axes[0].get_ylim() for f in (error_by_steps(case, 16), error_by_iterations(case))
+    )
+    assert steps[0] <= min(means) < max(means) <= steps[1]
+    assert totals[0] <= min(means) <= totals[1]
+    test, _, clipped = (axes.get_ylim() for axes in progress(case).axes)
+    assert test[0] <= min(means) < min(means) + 0.1 <= test[1]  # as planted along the curve
+    assert clipped[0] < 0 < 1 < clipped[1]
+    assert (steps[0] == 0) == from_zero
+    assert from_zero or max(steps[1] - steps[0], test[1] - test[0]) < 0.15
 
 
 def test_everything_is_written_and_nothing_twice(report):

@@ -198,6 +198,16 @@ class Listed(NamedTuple):
     cell: Cell
 
 
+class Lost(NamedTuple):
+    """A cell of which no trial ended with finite numbers: a case that shows it, the name of its
+    convention, and how many trials diverged."""
+
+    case: Case
+    convention: str
+    place: Place
+    diverged: int
+
+
 @dataclass(frozen=True)
 class Study:
     """What a store holds. `notes` say what was left out of it and why."""
@@ -218,6 +228,19 @@ class Study:
                 if id(cell) not in seen:
                     seen.add(id(cell))
                     yield Listed(case, case.convention if cell.private else NOT_PRIVATE, cell)
+
+    def lost(self) -> Iterator[Lost]:
+        """Every cell that has nothing but trials that diverged, once."""
+        seen = set()
+        for case in self.cases:
+            reference = tuple(id(cell) for cell in case.reference)
+            for place in sorted(case.diverged.keys() - {cell.place for cell in case.cells}):
+                private = place.epsilon < math.inf
+                about = (place, id(case) if private else (case.task, reference))
+                if about not in seen:
+                    seen.add(about)
+                    convention = case.convention if private else NOT_PRIVATE
+                    yield Lost(case, convention, place, case.diverged[place])
 
 
 def joined(many: Iterable[Sequence[Cell]]) -> list[Cell]:
