@@ -97,6 +97,9 @@ def test_every_budget_is_decided_by_itself(tmp_path):
     assert everywhere.effect == "of 4 settings holds: 3, does not hold: 1, inconclusive: 0"
     every = findings(study_of(tmp_path / "all", results), "1a")
     assert [f.verdict for f in every] == [HOLDS] * 4
+    open_end = sweep(low, epsilon=2.0, clip=4.0, taus=(2, 4, 8, 16))
+    *_, everywhere = findings(study_of(tmp_path / "open", [*results, *open_end]), "1a")
+    assert everywhere.verdict == UNKNOWN
 
 
 @pytest.mark.parametrize(("number", "more"), [("1b", 0.0), ("4b", 0.3)])

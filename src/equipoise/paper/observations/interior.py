@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from equipoise.reports.evidence import (
     FAILS,
-    HOLDS,
     LEVEL,
     UNKNOWN,
     Difference,
@@ -58,11 +57,10 @@ class End(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """Both ends of an axis against the best in between, and whether the lowest mean lies there."""
+    """Both ends of an axis against the best in between."""
 
     low: End
     high: End
-    lowest: bool
 
     @property
     def trials(self) -> int:
@@ -70,10 +68,9 @@ class Inside(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Both ends are worse, and the lowest mean lies in between; or one end is better, even in
-        hindsight, and nothing better can lie beyond it."""
-        verdict = all_of([self.low.worse, self.high.worse])
-        return UNKNOWN if verdict == HOLDS and not self.lowest else verdict
+        """Both ends are worse; or one end is better, even in hindsight, and nothing better can lie
+        beyond it."""
+        return all_of([self.low.worse, self.high.worse])
 
     def effect(self, axis: str) -> str:
         parts = [f"{axis} = {end.value}: {end.apart}" for end in (self.low, self.high)]
@@ -92,8 +89,7 @@ def inside(
         apart, in_hindsight = (paired(errors, other, level) for other in (inner, hindsight))
         return End(values[place], apart, in_hindsight, why)
 
-    lowest = min(cells, key=lambda cell: cell.mean) not in (cells[0], cells[-1])
-    return Inside(end(0, beyond.low), end(-1, beyond.high), lowest)
+    return Inside(end(0, beyond.low), end(-1, beyond.high))
 
 
 def beyond_steps(case: Case, cells: Sequence[Cell]) -> Beyond:

@@ -90,8 +90,7 @@ def at_each(
             number,
             hypothesis,
             f"C = {at.clip:g}, {case.budget(at.epsilon)}",
-            f"error at each end of {axis} minus error at the best {axis} in between, where the "
-            "lowest mean must lie too",
+            f"error at each end of {axis} minus error at the best {axis} in between",
             result.effect(axis),
             result.trials,
             result.verdict,
@@ -172,8 +171,7 @@ def interior_without_noise(case: Case, algorithm: str) -> Findings:
         "1c",
         "Without noise and clip DP-ScaffNew has its best τ in between",
         case.budget(math.inf),
-        "error at each end of τ minus error at the best τ in between, where the lowest mean must "
-        "lie too",
+        "error at each end of τ minus error at the best τ in between",
         f"{tested.effect('τ')}; {words}; {_theory(case)}",
         tested.trials,
         tested.verdict,
