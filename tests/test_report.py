@@ -16,7 +16,9 @@ from html.parser import HTMLParser
 from itertools import permutations, product
 from operator import mul
 
+import numpy as np
 import pytest
+from scipy.stats import page_trend_test
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.paper.lemma1 import lemma1_sigma
@@ -28,14 +30,14 @@ from equipoise.reports.evidence import (
     UNKNOWN,
     chosen,
     difference,
-    rank_test,
+    page_trend,
     share,
 )
 from equipoise.reports.figures.common import v_by_budget
 from equipoise.reports.figures.laws import steps_by_clip
 from equipoise.reports.figures.lines import error_by_iterations, error_by_steps
 from equipoise.reports.figures.progress import progress
-from equipoise.reports.figures.surface import short_error
+from equipoise.reports.figures.surface import short_error, surface
 from equipoise.reports.optima import (
     along_iterations,
     curves,
@@ -45,7 +47,9 @@ from equipoise.reports.optima import (
     reference_iterations,
 )
 from equipoise.reports.page import hypotheses
+from equipoise.reports.page_data import case_data
 from equipoise.reports.reading import read_study
+from equipoise.reports.tables import cells_table
 from equipoise.reports.writing import write_report
 from equipoise.result import Diagnosis, Point, Result
 from equipoise.sweeps.store import Finished, Store
@@ -297,7 +301,7 @@ def test_planted_laws_have_an_r2_of_one(tmp_path, clips, linear, root):
             assert (found.slope, found.intercept) == pytest.approx((2, 0), abs=1e-9)
             assert other.r2 < 0.99
     # the claim for DP-FedAvg is the root
-    assert verdicts(read_study(tmp_path / "store.sqlite"), "7a") == {HOLDS if root else FAILS}
+    assert verdicts(read_study(tmp_path / "store.sqlite"), "4a") == {HOLDS if root else FAILS}
 
 
 def test_a_law_on_three_clips_is_no_evidence(tmp_path):
@@ -306,7 +310,7 @@ def test_a_law_on_three_clips_is_no_evidence(tmp_path):
     ]
     study = study_of(tmp_path, results)
     assert laws(study, GROUPS)[0].fits.root.r2 == pytest.approx(1)
-    assert verdicts(study, "7a") == {UNKNOWN}
+    assert verdicts(study, "4a") == {UNKNOWN}
 
 
 @pytest.mark.slow
@@ -318,7 +322,7 @@ def test_two_clips_have_no_fit(tmp_path):
     assert fit([1, 1, 4, 4], [2, 3, 4, 5]) is None
     assert law.fits is None
     assert law.fits_of_all is None
-    (seen,) = [o.finding for o in observe(study) if o.finding.number == "7a"]
+    (seen,) = [o.finding for o in observe(study) if o.finding.number == "4a"]
     assert seen.verdict == UNKNOWN
     assert "fewer than 3 clip thresholds: no fit" in seen.effect
     assert "R²" not in seen.effect
@@ -353,7 +357,7 @@ def test_clips_are_compared_on_the_budgets_that_all_have(tmp_path):
     ]
     study = study_of(tmp_path, results)
     assert laws(study, GROUPS)[0].optima == ((8,), (8,))
-    assert verdicts(study, "7b") == {HOLDS}
+    assert verdicts(study, "4b") == {HOLDS}
 
 
 def test_a_fit_of_what_does_not_vary_is_undefined():
@@ -378,18 +382,18 @@ def _scatter(tau, seed):
 )
 def test_an_optimum_in_between_is_found_refuted_or_left_open(tmp_path, error, verdict):
     results = [one for epsilon in (1.0, 2.0) for one in sweep(error, epsilon=epsilon)]
-    assert verdicts(study_of(tmp_path, results), "1") == {verdict}
+    assert verdicts(study_of(tmp_path, results), "1a") == {verdict}
 
 
 def test_two_trials_are_never_enough(tmp_path):
-    assert verdicts(study_of(tmp_path, sweep(bowl(4), seeds=(0, 1))), "1") == {UNKNOWN}
+    assert verdicts(study_of(tmp_path, sweep(bowl(4), seeds=(0, 1))), "1a") == {UNKNOWN}
 
 
 @pytest.mark.parametrize(("cost", "verdict"), [(0.01, HOLDS), (0.2, FAILS), (0.05, UNKNOWN)])
 def test_near_the_non_private_error(tmp_path, cost, verdict):
     free = sweep(bowl(2), epsilon=math.inf)
     noisy = sweep(lambda tau, seed: bowl(4)(tau, seed) + cost + 0.004 * (seed - 1), epsilon=1.0)
-    assert verdicts(study_of(tmp_path, [*free, *noisy]), "2") == {verdict}
+    assert verdicts(study_of(tmp_path, [*free, *noisy]), "1b") == {verdict}
 
 
 def test_scaffnew_without_noise_beside_theory(tmp_path):
@@ -398,7 +402,7 @@ def test_scaffnew_without_noise_beside_theory(tmp_path):
         tmp_path,
         [*sweep(bowl(4), mu=1.0, L=16.0, **common), *sweep(bowl(4), task="other", **common)],
     )
-    found, unknown = [o.finding for o in observe(study) if o.finding.number == "3"]
+    found, unknown = [o.finding for o in observe(study) if o.finding.number == "1c"]
     assert found.verdict == HOLDS
     assert "best τ = 4" in found.effect
     assert "√(L/μ) = 4" in found.effect
@@ -407,30 +411,28 @@ def test_scaffnew_without_noise_beside_theory(tmp_path):
 
 
 def test_claims_about_iterations(tmp_path):
-    """T = 16 is best with noise, at every budget the more iterations the larger it; without noise
-    only ScaffNew degrades."""
+    """With noise the best T falls with the budget and lies in between; without noise only ScaffNew
+    degrades. Table 1 has T = 400."""
     results = []
-    best = {0.5: 8, 1.0: 16, 2.0: 32, 3.3: 64}
-    for T in (4, 8, 16, 32, 64, 128):
+    best = {0.5: 32, 1.0: 64, 2.0: 128, 3.3: 256}
+    for T in (16, 32, 64, 128, 256, 512):
+        common = {"T": T, "taus": (16,), "task": "fed-ixi"}
         for epsilon, at in best.items():
             results += sweep(
-                lambda tau, seed, at=at, T=T: bowl(at, 0.02)(T, seed),
-                epsilon=epsilon,
-                T=T,
-                taus=(4,),
+                lambda tau, seed, at=at, T=T: bowl(at, 0.02)(T, seed), epsilon=epsilon, **common
             )
         flat, worse = (
             (lambda _, seed: 0.1 + 0.01 * seed),
-            (lambda _, seed, T=T: 0.1 + 0.01 * seed + 0.04 * (T == 128)),
+            (lambda _, seed, T=T: 0.1 + 0.01 * seed + 0.04 * (T == 512)),
         )
         for algorithm, error in (("dp-fedavg", flat), ("dp-scaffnew", worse)):
-            results += sweep(error, epsilon=math.inf, T=T, taus=(4,), algorithm=algorithm)
+            results += sweep(error, epsilon=math.inf, algorithm=algorithm, **common)
     study = study_of(tmp_path, results)
-    assert verdicts(study, "4", algorithm="dp-fedavg") == {HOLDS}
-    assert verdicts(study, "5", algorithm="dp-fedavg") == {HOLDS}
-    assert verdicts(study, "5", algorithm="dp-scaffnew") == {HOLDS}
-    assert verdicts(study, "6b", algorithm="dp-fedavg") == {HOLDS}
-    assert verdicts(study, "4", algorithm="dp-scaffnew") == {UNKNOWN}
+    assert verdicts(study, "2a", algorithm="dp-fedavg") == {HOLDS}
+    assert verdicts(study, "2b", algorithm="dp-fedavg") == {HOLDS}
+    assert verdicts(study, "2b", algorithm="dp-scaffnew") == {HOLDS}
+    assert verdicts(study, "3b", algorithm="dp-fedavg") == {HOLDS}
+    assert verdicts(study, "2a", algorithm="dp-scaffnew") == {UNKNOWN}
 
 
 def test_local_steps_stay_at_their_best_along_iterations(tmp_path):
@@ -465,26 +467,27 @@ def test_one_rule_for_local_steps_along_iterations(tmp_path):
 
 
 def test_noise_free_runs_count_at_every_number_of_iterations(tmp_path):
-    results = sweep(bowl(4), T=16)
-    for T in (4, 16, 64):
+    results = sweep(bowl(4), T=16, task="fed-ixi")
+    for T in (4, 16, 400):
         results += sweep(
-            lambda _, seed, T=T: 0.1 + 0.01 * seed + 0.04 * (T == 64),
+            lambda _, seed, T=T: 0.1 + 0.01 * seed + 0.04 * (T == 400),
             epsilon=math.inf,
             T=T,
             taus=(4,),
+            task="fed-ixi",
         )
     study = study_of(tmp_path, results)
-    assert verdicts(study, "5", algorithm="dp-fedavg") == {FAILS}
+    assert verdicts(study, "2b", algorithm="dp-fedavg") == {FAILS}
     write_report(tmp_path / "store.sqlite", tmp_path / "out")
-    assert (tmp_path / "out/figures/toy-exact-iterations.png").exists()
+    assert (tmp_path / "out/figures/fed-ixi-exact-iterations.png").exists()
 
 
 def test_an_end_that_diverged_refutes_nothing(tmp_path):
     """The error falls up to tau = 8, and tau = 16 diverges: 8 may well be an optimum in between."""
     lost = [result(math.nan, tau=16, seed=seed) for seed in (0, 1, 2)]
     study = study_of(tmp_path, [*sweep(falling, taus=(1, 2, 4, 8)), *lost])
-    assert verdicts(study, "1") == {UNKNOWN}
-    (found,) = [o.finding for o in observe(study) if o.finding.number == "1"]
+    assert verdicts(study, "1a") == {UNKNOWN}
+    (found,) = [o.finding for o in observe(study) if o.finding.number == "1a"]
     assert "diverged" in found.effect
 
 
@@ -498,7 +501,7 @@ def test_one_trial_makes_no_verdict_about_optima(tmp_path):
         )
     ]
     study = study_of(tmp_path, results)
-    assert verdicts(study, "6a") == verdicts(study, "7a") == {UNKNOWN}
+    assert verdicts(study, "3a") == verdicts(study, "4a") == {UNKNOWN}
 
 
 def test_a_choice_that_was_unlucky_refutes_nothing_about_clips(tmp_path):
@@ -507,7 +510,7 @@ def test_a_choice_that_was_unlucky_refutes_nothing_about_clips(tmp_path):
     luck = {1: (0.0, 0.3, 0.3), 2: (0.3, 0.0, 0.3), 4: (0.3, 0.3, 0.0)}
     wide = sweep(lambda tau, seed: luck[tau][seed], clip=10, taus=(1, 2, 4))
     flat = sweep(lambda tau, seed: 0.2 + 0.001 * seed, clip=1, taus=(1, 2, 4))
-    assert verdicts(study_of(tmp_path, [*wide, *flat]), "7b") == {UNKNOWN}
+    assert verdicts(study_of(tmp_path, [*wide, *flat]), "4b") == {UNKNOWN}
 
 
 def test_equal_trials_are_not_certain():
@@ -601,7 +604,7 @@ def test_what_has_no_noise_is_told_once(tmp_path):
         ],
     )
     assert len(study.cases) == 2
-    (told,) = [o for o in observe(study) if o.finding.number == "3"]
+    (told,) = [o for o in observe(study) if o.finding.number == "1c"]
     assert (told.convention, told.algorithm) == ("non-private", "dp-scaffnew")
 
 
@@ -651,28 +654,41 @@ def test_local_steps_against_the_budget(tmp_path, optima, verdict):
         for clip in (1, 10)
         for one in sweep(bowl(best), epsilon=epsilon, clip=clip)
     ]
-    assert verdicts(study_of(tmp_path, results), "6a") == {verdict}
+    assert verdicts(study_of(tmp_path, results), "3a") == {verdict}
 
 
-def test_the_rank_test_is_exact():
-    rho, low, high = rank_test([1, 2, 3, 4], [[8, 4, 2, 1]])
-    assert (rho, low, high) == pytest.approx((-1, 1 / 24, 1))
-    assert rank_test([1, 2, 3], [[5, 5, 5]]) == (0, 1, 1)
+def test_the_trend_test_is_that_of_page():
+    """Without ties SciPy's exact one, in both directions."""
+    rng = np.random.default_rng(0)
+    for trials, budgets in ((2, 4), (3, 4), (5, 5), (9, 3)):
+        rows = [rng.permutation(budgets).tolist() for _ in range(trials)]
+        found = page_trend(rows)
+        up, down = (page_trend_test(r, method="exact") for r in (rows, np.flip(rows, 1)))
+        assert (found.L, found.p_rising) == pytest.approx((up.statistic, up.pvalue))
+        assert found.p_falling == pytest.approx(down.pvalue)
+        assert found.expected == pytest.approx((up.statistic + down.statistic) / 2)
 
 
-def test_ties_of_the_rank_test_are_exact():
-    """By integers: twice the ranks, over all orders of four budgets."""
-    for row in product((1, 2, 4), repeat=4):
-        doubled = [sum(2 * (b < a) + (b == a) for b in row) for a in row]
-        sums = [sum(map(mul, order, doubled)) for order in permutations(range(4))]
-        low, high = sum(x <= sums[0] for x in sums), sum(x >= sums[0] for x in sums)
-        assert rank_test([1, 2, 3, 4], [row])[1:] == pytest.approx((low / 24, high / 24)), row
+def test_ties_of_the_trend_test_are_exact():
+    """By integers: twice the ranks, over all orders within both rows."""
+    for rows in product(product((1, 2, 4), repeat=3), repeat=2):
+        doubled = [[sum(2 * (b < a) + (b == a) for b in row) + 1 for a in row] for row in rows]
+        sums = [
+            sum(map(mul, (1, 2, 3) * 2, first + second))
+            for first, second in product(*map(permutations, doubled))
+        ]
+        found = page_trend(rows)
+        seen = 2 * found.L
+        rising, falling = sum(x >= seen for x in sums), sum(x <= seen for x in sums)
+        assert seen == sums[0]
+        assert found[2:] == pytest.approx((rising / 36, falling / 36)), rows
+    assert page_trend([[5, 5, 5]] * 3) == (36, 36, 1, 1)  # what does not vary is no trend
 
 
 @pytest.mark.parametrize(("gap", "verdict"), [(0.0, HOLDS), (0.2, FAILS)])
 def test_whether_the_clip_matters(tmp_path, gap, verdict):
     wide = sweep(lambda tau, seed: bowl(4)(tau, seed) + gap, clip=10)
-    assert verdicts(study_of(tmp_path, [*sweep(bowl(4), clip=1), *wide]), "7b") == {verdict}
+    assert verdicts(study_of(tmp_path, [*sweep(bowl(4), clip=1), *wide]), "4b") == {verdict}
 
 
 @pytest.mark.parametrize(
@@ -680,7 +696,7 @@ def test_whether_the_clip_matters(tmp_path, gap, verdict):
     [((1.0, 0.5, 0.0), HOLDS), ((1.0, 1.0, 0.9), FAILS), ((0.0, 0.0, 0.0), UNKNOWN)],
 )
 def test_whether_clipping_acts_only_early(tmp_path, clipped, verdict):
-    assert verdicts(study_of(tmp_path, sweep(bowl(4), clipped=clipped)), "8") == {verdict}
+    assert verdicts(study_of(tmp_path, sweep(bowl(4), clipped=clipped)), "remark") == {verdict}
 
 
 def test_a_choice_is_judged_on_trials_that_did_not_make_it(tmp_path):
@@ -797,8 +813,8 @@ def test_observations_without_noise_are_on_the_page(tmp_path):
     ]
     study = study_of(tmp_path, [*free, *noisy])
     tested = {row.number: row for row in hypotheses(study, observe(study))}
-    assert tested["3"].cases == "0 1"
-    assert tested["3"].rows[0].cases == "0 1"
+    assert tested["1c"].cases == "0 1"
+    assert tested["1c"].rows[0].cases == "0 1"
 
 
 @pytest.mark.slow
@@ -885,6 +901,101 @@ def test_diverged_runs_are_counted_and_never_best(tmp_path):
     assert (cell.diverged, len(cell.trials)) == (1, 3)
     assert optimum(curves(study.cases[0])["dp-fedavg", 1.0, 1.0, 16]).best.local_steps != 4
     assert any("2 runs diverged" in note for note in study.notes)
+
+
+def with_gaps(path):
+    """At one budget tau = 1 diverged in all trials and tau = 16 in one, and tau = 2 was never run;
+    at the other all is there."""
+    lost = [result(math.nan, tau=1, seed=seed) for seed in (0, 1, 2)]
+    part = [result(math.nan, tau=16, seed=3)]
+    here = sweep(bowl(4), taus=(4, 8, 16))
+    (case,) = study_of(path, [*lost, *part, *here, *sweep(bowl(4), epsilon=2.0)]).cases
+    return case
+
+
+def labels(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_what_diverged_looks_different_from_what_was_never_run(tmp_path):
+    case = with_gaps(tmp_path)
+    figure = error_by_steps(case, 16)
+    (axes,) = figure.axes
+    crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
+    assert [list(line.get_xdata()) for line in crosses] == [[1, 16]]
+    assert all(0.9 < y < 1 for y in crosses[0].get_ydata())  # of the height of the panel
+    assert labels(figure)[-1] == "diverged (no mark: never run)"
+    assert [1, 2, 4, 8, 16] == [*axes.get_xticks()]
+    figure = surface(case)
+    axes = figure.axes[0]
+    assert [text.xy for text in axes.texts if text.get_text() == "×"] == [(0, 0), (4, 0)]
+    assert labels(figure) == ["diverged in a trial", "never run"]
+    assert axes.images[0].get_array().mask.tolist() == [
+        [True, True, False, False, True],
+        [False] * 5,
+    ]
+    assert [place["local_steps"] for place in case_data(case)["diverged"]] == [1, 16]
+
+
+def test_a_figure_without_gaps_does_not_mention_them(tmp_path):
+    results = [*sweep(bowl(4)), *sweep(bowl(4), epsilon=2.0)]
+    (case,) = study_of(tmp_path, results).cases
+    for figure in (error_by_steps(case, 16), surface(case)):
+        assert not any("diverged" in label or "never" in label for label in labels(figure))
+
+
+def test_iterations_that_diverged_are_marked(tmp_path):
+    results = [one for T in (8, 16, 32) for one in sweep(bowl(4), T=T, taus=(4,))]
+    results += [result(math.nan, tau=4, T=64, seed=seed) for seed in (0, 1, 2)]
+    (case,) = study_of(tmp_path, results).cases
+    figure = error_by_iterations(case)
+    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert [x for line in crosses for x in line.get_xdata()] == [64]
+    assert "diverged (no mark: never run)" in labels(figure)
+    assert case_data(case)["along"][0]["diverged"] == [64]
+
+
+def test_a_cell_that_diverged_has_a_line_in_the_table_and_one_never_run_has_none(tmp_path):
+    with_gaps(tmp_path)
+    table = cells_table(read_study(tmp_path / "store.sqlite"))
+    lines = [dict(zip(table.head, line, strict=True)) for line in table.lines]
+    here = {line["local_steps"]: line for line in lines if line["epsilon"] == 1.0}
+    assert sorted(here) == [1, 4, 8, 16]
+    assert [here[1][name] for name in ("test_error", "trials", "diverged")] == [None, 0, 3]
+    assert [here[16][name] for name in ("trials", "diverged", "rounds")] == [3, 1, 1]
+    assert len(lines) == 9
+
+
+def test_what_diverged_without_noise_is_listed_once(tmp_path):
+    both = [{}, {"noise_rule": "lemma1", "v": "proof", "epsilon_spent": 99.0}]
+    results = [one for said in both for one in sweep(bowl(4), **said)]
+    results += sweep(bowl(4), epsilon=math.inf, taus=(2, 4))
+    results += [result(math.nan, tau=1, seed=seed, epsilon=math.inf) for seed in (0, 1, 2)]
+    (lost,) = study_of(tmp_path, results).lost()
+    assert (lost.convention, lost.place.local_steps, lost.diverged) == ("non-private", 1, 3)
+
+
+@pytest.mark.parametrize(("base", "depth", "from_zero"), [(0.4, 0.001, False), (0.0, 0.1, True)])
+def test_axes_show_how_errors_differ(tmp_path, base, depth, from_zero):
+    """A curve between .50 and .53 does not lie flat at the top of an axis from 0."""
+    error = bowl(4, depth)
+    results = [
+        one
+        for T in (8, 16)
+        for one in sweep(lambda tau, seed: base + error(tau, seed), T=T, taus=(1, 2, 4, 8))
+    ]
+    (case,) = study_of(tmp_path, results).cases
+    means = [cell.mean for cell in case.cells]
+    steps, totals = (
+        f.axes[0].get_ylim() for f in (error_by_steps(case, 16), error_by_iterations(case))
+    )
+    assert steps[0] <= min(means) < max(means) <= steps[1]
+    assert totals[0] <= min(means) <= totals[1]
+    test, _, clipped = (axes.get_ylim() for axes in progress(case).axes)
+    assert test[0] <= min(means) < min(means) + 0.1 <= test[1]  # as planted along the curve
+    assert clipped[0] < 0 < 1 < clipped[1]
+    assert (steps[0] == 0) == from_zero
+    assert from_zero or max(steps[1] - steps[0], test[1] - test[0]) < 0.15
 
 
 def test_everything_is_written_and_nothing_twice(report):

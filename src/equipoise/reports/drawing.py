@@ -149,17 +149,16 @@ def wide_span(means: Sequence[float]) -> bool:
     return len(means) > 0 and min(means) > 0 and max(means) > 100 * min(means)
 
 
-def from_zero(
+def scale_errors(
     grid: Any, cells: Sequence[Cell], baseline: float | None, more: Sequence[float] = ()
 ) -> bool:
-    """Error axes from zero to where every mean is seen, and most of the bands; whether the error
-    without training is seen.
+    """Error axes on which every mean is seen, and most of the bands; whether the error without
+    training is seen.
 
     Logarithmic axes where means span orders of magnitude.
     """
     means = [cell.mean for cell in cells]
-    top = _top(cells, [*means, *more])
-    bottom = 0.0
+    bottom, top = _limits_of(cells, [*means, *more], baseline)
     if wide_span(means):
         bottom, top = min(means) / 2.5, 2 * top
         for axes in grid.flat:
@@ -170,6 +169,31 @@ def from_zero(
     return _draw_baseline(grid, baseline, bottom, top)
 
 
+def limits(low: float, high: float) -> tuple[float, float]:
+    """Where an axis begins and ends that shows values from low to high: at zero, unless that would
+    hide how they differ."""
+    if 2 * low < high:
+        return 0.0, 1.06 * high
+    room = 0.06 * max(high - low, 0.02 * high) or 1.0
+    return max(low - room, 0.0), high + room
+
+
+def _limits_of(
+    cells: Sequence[Cell], errors: Sequence[float], baseline: float | None
+) -> tuple[float, float]:
+    """For these errors, for bands unless they reach much further, and for the error without
+    training if it is near."""
+    low, high = min(errors, default=0.0), max(errors, default=1.0)
+    reach = max(high - low, 0.02 * high) if 2 * low >= high else high / 2
+    known = [cell for cell in cells if not math.isnan(cell.std)]
+    lower = min((cell.mean - cell.std for cell in known), default=low)
+    upper = max((cell.mean + cell.std for cell in known), default=high)
+    shown = [min(low, max(lower, low - reach)), max(high, min(upper, high + reach))]
+    if baseline is not None and low - reach <= baseline <= high + reach and 2 * low >= high:
+        shown.append(baseline)
+    return limits(min(shown), max(shown))
+
+
 def _draw_baseline(grid: Any, baseline: float | None, bottom: float, top: float) -> bool:
     """A line for the error without training, if that is in sight."""
     if baseline is None or not bottom < baseline < top:
@@ -177,10 +201,3 @@ def _draw_baseline(grid: Any, baseline: float | None, bottom: float, top: float)
     for axes in grid.flat:
         axes.axhline(baseline, color="#555555", linestyle=(0, (4, 3)), linewidth=0.9, zorder=1)
     return True
-
-
-def _top(cells: Sequence[Cell], errors: Sequence[float]) -> float:
-    """A little above the highest error, and above the bands unless they reach much further."""
-    highest = max(errors, default=1.0)
-    bands = [cell.mean + cell.std for cell in cells if not math.isnan(cell.std)]
-    return 1.06 * max(highest, min(max(bands, default=0.0), 1.5 * highest)) or 1.0

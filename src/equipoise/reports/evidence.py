@@ -1,13 +1,15 @@
 """Few trials, honestly: differences over common trials with their uncertainty, choices tested on
-other trials, exact ranks."""
+other trials, trends within them."""
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, reduce
+from itertools import product
 from typing import NamedTuple
 
-import numpy as np
 from scipy import stats
 
 from equipoise.reports.study import Cell
@@ -17,8 +19,6 @@ FEWEST = 3  # trials, below which nothing is claimed
 LEVEL = 0.05
 # no interval is narrower on a side: trials share their test records, which are a sample themselves
 RESOLUTION = 0.005
-# orders that are tried: all if they are fewer (7 values have 5040), else so many at random
-MOST_ORDERS = 9_999
 
 Errors = dict[int, float]
 """An error for every seed."""
@@ -26,8 +26,8 @@ Errors = dict[int, float]
 
 @dataclass(frozen=True)
 class Difference:
-    """A mean over n trials with its 95 % interval by Student's t, which takes the differences for
-    normally distributed."""
+    """A mean over n trials with its interval by Student's t (95 %, unless said), which takes the
+    differences for normally distributed."""
 
     mean: float
     low: float
@@ -52,13 +52,14 @@ class Difference:
         return opposite(self.above(margin))
 
 
-def difference(values: Sequence[float]) -> Difference:
-    """The mean of differences between trials, with its interval; of one trial that is infinite."""
+def difference(values: Sequence[float], level: float = LEVEL) -> Difference:
+    """The mean of differences between trials, with its interval; of one trial that is infinite.
+    The interval misses the true mean with a probability of `level`."""
     n = len(values)
     if n < 2:
         return Difference(values[0] if values else math.nan, -math.inf, math.inf, n)
     mean = statistics.fmean(values)
-    half_width = max(float(stats.t.ppf(1 - LEVEL / 2, n - 1) * stats.sem(values)), RESOLUTION)
+    half_width = max(float(stats.t.ppf(1 - level / 2, n - 1) * stats.sem(values)), RESOLUTION)
     return Difference(mean, mean - half_width, mean + half_width, n)
 
 
@@ -68,9 +69,9 @@ def share(values: Sequence[float]) -> Difference:
     return replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0))
 
 
-def paired(errors: Errors, others: Errors) -> Difference:
+def paired(errors: Errors, others: Errors, level: float = LEVEL) -> Difference:
     """The first minus the second, over their common trials."""
-    return difference([errors[seed] - others[seed] for seed in _common([errors, others])])
+    return difference([errors[seed] - others[seed] for seed in common([errors, others])], level)
 
 
 def errors_of(cell: Cell) -> Errors:
@@ -86,7 +87,7 @@ def chosen(cells: Sequence[Cell], errors: Callable[[Cell], Errors] = errors_of) 
     if len(cells) == 1:
         return errors(cells[0])
     by_cell = [errors(cell) for cell in cells]
-    seeds = _common(by_cell)
+    seeds = common(by_cell)
     if len(seeds) < 2:
         return {}
     return {seed: _best_without(seed, seeds, by_cell)[seed] for seed in seeds}
@@ -124,10 +125,10 @@ def opposite(verdict: str) -> str:
 def averaged(many: Sequence[Errors]) -> Errors:
     """The mean error by trial, over the trials that all have; what has no trial does not count."""
     known = [errors for errors in many if errors]
-    return {seed: statistics.fmean(errors[seed] for errors in known) for seed in _common(known)}
+    return {seed: statistics.fmean(errors[seed] for errors in known) for seed in common(known)}
 
 
-def _common(many: Sequence[Errors]) -> list[int]:
+def common(many: Sequence[Errors]) -> list[int]:
     """The seeds that all have, sorted."""
     return sorted(set.intersection(*(set(errors) for errors in many))) if many else []
 
@@ -139,45 +140,55 @@ def all_of(verdicts: Sequence[str]) -> str:
     return HOLDS if verdicts and set(verdicts) == {HOLDS} else UNKNOWN
 
 
-class RankTest(NamedTuple):
-    """A mean rank correlation (Spearman's), and how probable one as low, or as high, is if the
-    order of x does not matter."""
+class Trend(NamedTuple):
+    """Page's statistic L of rows, what it is on average if the order of the columns does not
+    matter, and how probable one as large, or as small, is then."""
 
-    correlation: float
-    p_falling: float
+    L: float
+    expected: float
     p_rising: float
+    p_falling: float
 
 
-def rank_test(x: Sequence[float], rows: Sequence[Sequence[float]]) -> RankTest:
-    """The mean rank correlation of x with rows; a row that does not vary counts as 0.
+def page_trend(rows: Sequence[Sequence[float]]) -> Trend:
+    """Page's test: L is the sum over rows and columns of the number of the column times the rank
+    that its value has in its row, equal values sharing theirs.
 
-    Rows stem from the same trials, so that x is permuted for all at once: in every order if these
-    are few, else in 9,999 orders at random.
+    Probabilities are over all orders of the values within each row, the ties as they are: exact,
+    where tables of L (and SciPy's) take it that there are no ties.
     """
-    ranks = _unit_ranks(x)
-    weights = np.mean([_unit_ranks(row) for row in rows], axis=0)
-
-    def correlation(ranks: np.ndarray, axis: int = -1) -> np.ndarray:
-        return np.asarray(np.sum(ranks * weights, axis=axis)).round(12)  # so that ties are equal
-
-    def p_value(alternative: str) -> float:
-        test = stats.permutation_test(
-            (ranks,),
-            correlation,
-            permutation_type="pairings",
-            alternative=alternative,
-            n_resamples=MOST_ORDERS,
-            rng=np.random.default_rng(0),
-        )
-        return float(test.pvalue)
-
-    return RankTest(float(correlation(ranks)), p_value("less"), p_value("greater"))
+    doubled = [_doubled_ranks(row) for row in rows]
+    ways = reduce(_sums, (_orders(tuple(sorted(ranks))) for ranks in doubled))
+    L = sum(column * rank for ranks in doubled for column, rank in enumerate(ranks, 1))
+    total = sum(ways.values())
+    rising = sum(count for value, count in ways.items() if value >= L)
+    falling = sum(count for value, count in ways.items() if value <= L)
+    columns = len(rows[0])
+    expected = len(rows) * columns * (columns + 1) ** 2 / 4
+    return Trend(L / 2, expected, rising / total, falling / total)
 
 
-def _unit_ranks(values: Sequence[float]) -> np.ndarray:
-    """Ranks, ties shared, centred and of length one (zero if nothing varies): the inner product of
-    two is Spearman's correlation."""
-    ranks = stats.rankdata(values)
-    centred = ranks - ranks.mean()
-    length = np.linalg.norm(centred)
-    return np.asarray(centred / length if length else centred)
+def _doubled_ranks(row: Sequence[float]) -> list[int]:
+    """Twice the ranks, which are whole numbers even where ties share theirs."""
+    return [round(2 * rank) for rank in stats.rankdata(row)]
+
+
+@cache
+def _orders(ranks: tuple[int, ...]) -> Counter[int]:
+    """In how many different orders of these ranks the sum of column times rank takes each value."""
+    if not ranks:
+        return Counter({0: 1})
+    ways: Counter[int] = Counter()
+    for last in set(ranks):
+        place = ranks.index(last)
+        for value, count in _orders(ranks[:place] + ranks[place + 1 :]).items():
+            ways[value + len(ranks) * last] += count
+    return ways
+
+
+def _sums(ways: Counter[int], others: Counter[int]) -> Counter[int]:
+    """In how many ways the sum of two takes each value."""
+    sums: Counter[int] = Counter()
+    for (a, n), (b, m) in product(ways.items(), others.items()):
+        sums[a + b] += n * m
+    return sums

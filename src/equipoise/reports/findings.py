@@ -52,7 +52,7 @@ def how_many(observations: list[Observation]) -> str:
     return (
         f"{len(observations)} hypotheses were tested; {decided} have a verdict, and "
         f"{len(observations) - decided} are {UNKNOWN}. Each is tested on its own at the 5 % level "
-        "(rank tests: 5 % on either side, since four budgets have only 24 orders), so that among "
-        "many verdicts some will be wrong by chance. With three trials a test has little power: "
+        "(trends: 5 % on either side), so that among many verdicts some will be wrong by chance. "
+        "With three trials a test has little power: "
         f"“{UNKNOWN}” is then the usual answer, and no evidence against a hypothesis."
     )

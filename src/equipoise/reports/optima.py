@@ -67,6 +67,15 @@ def curves(case: Case, iterations: int | None = None) -> dict[Curve, list[Cell]]
     return dict(sorted(cells_by_curve.items()))
 
 
+def diverged_steps(case: Case, iterations: int) -> dict[Curve, list[int]]:
+    """Of every curve the local steps with which a trial diverged."""
+    by_curve: dict[Curve, list[int]] = defaultdict(list)
+    for place in sorted(case.diverged):
+        if place.iterations == iterations:
+            by_curve[Curve(*place[:4])].append(place.local_steps)
+    return dict(by_curve)
+
+
 def optimum(cells: Sequence[Cell]) -> Optimum:
     enough = min(3, max(len(cell.trials) for cell in cells))
     best = min((cell for cell in cells if len(cell.trials) >= enough), key=by_error)
@@ -133,6 +142,13 @@ def _at_best(by_total: dict[int, list[Cell]]) -> list[Cell]:
     return [
         cell for _, cells in sorted(by_total.items()) for cell in cells if cell.local_steps == steps
     ]
+
+
+def diverged_totals(case: Case, line: Line, cells: Sequence[Cell]) -> list[int]:
+    """The numbers of iterations at which a curve over them has no cell because it diverged."""
+    drawn, steps = {cell.iterations for cell in cells}, {cell.local_steps for cell in cells}
+    lost = [place for place in case.diverged if Line(*place[:3]) == line]
+    return sorted({p.iterations for p in lost if p.local_steps in steps} - drawn)
 
 
 MIN_POINTS = 3

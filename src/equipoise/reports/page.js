@@ -65,6 +65,8 @@
   const clipOf = (epsilon, clip) => (infinite(epsilon) ? "inf" : clip);
   const curve = (current, algorithm, epsilon, clip, iterations) => current.cells.filter((c) => c.algorithm === algorithm
     && c.epsilon === epsilon && c.clip === clipOf(epsilon, clip) && c.iterations === iterations);
+  const diverged = (current, algorithm, epsilon, clip, iterations) => current.diverged.filter((c) => c.algorithm === algorithm
+    && c.epsilon === epsilon && c.clip === clipOf(epsilon, clip) && c.iterations === iterations);
   const optimum = (current, algorithm, epsilon, clip, iterations) => current.optima.find((o) => o.algorithm === algorithm
     && o.epsilon === epsilon && o.clip === clipOf(epsilon, clip) && o.iterations === iterations);
 
@@ -135,17 +137,24 @@
     return traces;
   }
 
-  // The error without training, unless it lies far above everything else.
+  // The error without training, unless it lies far from everything else.
   function untrained(s, traces) {
-    const highest = Math.max(0, ...traces.filter((t) => t.customdata).flatMap((t) => t.y));
-    if (s.case.baseline === null || s.case.baseline > 1.4 * highest) return [];
+    const ys = traces.filter((t) => t.customdata).flatMap((t) => t.y);
+    const lowest = Math.min(...ys), highest = Math.max(...ys), reach = Math.max(highest - lowest, 0.02 * highest);
+    if (s.case.baseline === null || s.case.baseline > highest + reach || s.case.baseline < lowest - reach) return [];
     return s.algorithms.map((_, i) => ({ type: "line", xref: "x" + nth(i) + " domain", yref: "y" + nth(i), x0: 0, x1: 1,
       y0: s.case.baseline, y1: s.case.baseline, line: { color: "#55606e", width: 1, dash: "dash" },
       label: { text: i ? "" : "without training", textposition: "end", yanchor: "top", font: { size: 12, color: "#55606e" } } }));
   }
 
   const each = (s, make) => s.algorithms.flatMap((algorithm) => s.budgets.flatMap((epsilon) => make(algorithm, epsilon)));
-  const errors = { title: { text: "test error" }, rangemode: "tozero" };
+  const errors = { title: { text: "test error" } };
+  const cross = (s, epsilon, more) => ({ text: "×", showarrow: false, font: { size: 17, color: budget(s.case, epsilon).colour },
+    hovertext: "diverged in a trial", ...more });
+  // A cross at the top edge, budgets below each other; an annotation on a logarithmic axis has the logarithm for its place.
+  const onTop = (s, algorithm, epsilon, x) => cross(s, epsilon, { x: Math.log10(x), xref: at(s, algorithm).xaxis,
+    y: 0.97 - 0.045 * order(s.case, epsilon), yref: at(s, algorithm).yaxis + " domain" });
+  const tried = (s) => [...s.case.cells, ...s.case.diverged].filter((c) => c.iterations === s.iterations).map((c) => c.local_steps);
 
   function drawSteps(s) {
     const traces = each(s, (algorithm, epsilon) => {
@@ -153,13 +162,15 @@
       const o = optimum(s.case, algorithm, epsilon, s.clip, s.iterations);
       return cells.length ? lines(s, algorithm, epsilon, cells, "local_steps", cells.find((c) => c.local_steps === o.local_steps)) : [];
     });
-    const x = { title: { text: "local steps τ" }, ...steps(s.case.cells.filter((c) => c.iterations === s.iterations).map((c) => c.local_steps)) };
-    Plotly.react("tau-plot", traces, panels(s, x, [errors], { shapes: untrained(s, traces), height: 480 }), config);
+    const x = { title: { text: "local steps τ" }, ...steps(tried(s)) };
+    const annotations = each(s, (algorithm, epsilon) => diverged(s.case, algorithm, epsilon, s.clip, s.iterations)
+      .map((c) => onTop(s, algorithm, epsilon, c.local_steps)));
+    Plotly.react("tau-plot", traces, panels(s, x, [errors], { shapes: untrained(s, traces), annotations, height: 480 }), config);
   }
 
   function drawSurface(s) {
     const cells = s.case.cells.filter((c) => c.iterations === s.iterations && s.budgets.includes(c.epsilon));
-    const taus = [...new Set(cells.map((c) => c.local_steps))].sort((a, b) => a - b);
+    const taus = [...new Set(tried(s))].sort((a, b) => a - b);
     const labels = s.budgets.map((e) => plain(budget(s.case, e).label.replace("ε = ", "").replace(" (not private)", "")));
     const shapes = [], range = [Math.min(...cells.map((c) => c.mean)), Math.max(...cells.map((c) => c.mean))];
     const traces = s.algorithms.map((algorithm, i) => {
@@ -176,15 +187,23 @@
     });
     const x = { type: "category", title: { text: "local steps τ" }, showgrid: false };
     const y = { type: "category", title: { text: "budget ε", standoff: 12 }, automargin: true, showgrid: false };
-    Plotly.react("surface-plot", traces, panels(s, x, [y], { shapes, height: 120 + 52 * Math.max(3, s.budgets.length) }), config);
+    const annotations = each(s, (algorithm, epsilon) => diverged(s.case, algorithm, epsilon, s.clip, s.iterations).map((c) => {
+      const axes = at(s, algorithm);
+      return cross(s, epsilon, { x: taus.indexOf(c.local_steps), xref: axes.xaxis, y: s.budgets.indexOf(epsilon), yref: axes.yaxis, font: { size: 17 } });
+    }));
+    Plotly.react("surface-plot", traces, panels(s, x, [y], { shapes, annotations, height: 120 + 52 * Math.max(3, s.budgets.length) }), config);
   }
 
   function drawIterations(s) {
     element("iterations-section").hidden = s.case.along.length === 0;
     if (!s.case.along.length) return;
     element("iterations-rule").textContent = s.case.rule;
+    const line = (algorithm, epsilon) => s.case.along.find((a) => a.algorithm === algorithm && a.epsilon === epsilon
+      && a.clip === clipOf(epsilon, s.clip));
+    const annotations = each(s, (algorithm, epsilon) => (line(algorithm, epsilon)?.diverged ?? [])
+      .map((T) => onTop(s, algorithm, epsilon, T)));
     const traces = each(s, (algorithm, epsilon) => {
-      const along = s.case.along.find((a) => a.algorithm === algorithm && a.epsilon === epsilon && a.clip === clipOf(epsilon, s.clip));
+      const along = line(algorithm, epsilon);
       if (!along) return [];
       const cells = along.cells.map(([T, tau]) => s.case.cells.find((c) => c.algorithm === algorithm && c.epsilon === epsilon
         && c.clip === along.clip && c.iterations === T && c.local_steps === tau));
@@ -193,8 +212,9 @@
         mode: "lines", hoverinfo: "skip", line: { dash: "dot", width: 1.3, color: budget(s.case, epsilon).colour }, showlegend: false,
         legendgroup: epsilon, ...at(s, algorithm) }];
     });
-    const x = { title: { text: "iterations in total T" }, ...steps(s.case.iterations) };
-    Plotly.react("iterations-plot", traces, panels(s, x, [errors], { shapes: untrained(s, traces), height: 460 }), config);
+    const totals = s.case.along.flatMap((a) => a.diverged);
+    const x = { title: { text: "iterations in total T" }, ...steps([...s.case.iterations, ...totals]) };
+    Plotly.react("iterations-plot", traces, panels(s, x, [errors], { shapes: untrained(s, traces), annotations, height: 460 }), config);
   }
 
   function drawClips(s) {
@@ -212,7 +232,7 @@
         hovertemplate: "C = %{customdata[0]}: best τ = %{y}<br>plausible: %{customdata[1]}<extra>%{fullData.name}</extra>" }];
     });
     const x = { title: { text: "clip threshold C (budgets side by side)" }, type: "log", tickvals: finite.map(Number), ticktext: finite };
-    const y = { title: { text: "optimal local steps τ" }, ...steps(s.case.cells.filter((c) => c.iterations === s.iterations).map((c) => c.local_steps)) };
+    const y = { title: { text: "optimal local steps τ" }, ...steps(tried(s)) };
     Plotly.react("clip-plot", traces, panels(s, x, [y], { height: 440 }), config);
   }
 
@@ -227,7 +247,7 @@
         showlegend: like.showlegend && row === 0, marker: { ...like.marker, size: 5 }, line: { ...like.line, width: 1.6 },
         hovertemplate: "%{y:.4f} after %{x} iterations, τ = " + way.local_steps + "<extra>%{fullData.name}</extra>" };
     }));
-    const ys = known.map((j) => ({ title: { text: ["test error", "training error", "fraction clipped"][j - 1] }, rangemode: "tozero" }));
+    const ys = known.map((j) => ({ title: { text: ["test error", "training error", "fraction clipped"][j - 1] } }));
     const few = Math.max(...ways.flatMap((way) => way.points.map((p) => p[0]))) < 10; // beyond, ticks are integers anyway
     const x = { title: { text: "iterations done" }, ...(few ? { dtick: 1 } : {}) };
     Plotly.react("progress-plot", traces, panels(s, x, ys, { height: 130 + 200 * known.length }), config);

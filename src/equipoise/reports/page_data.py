@@ -11,10 +11,11 @@ from equipoise.reports.optima import (
     Line,
     along_iterations,
     curves,
+    diverged_totals,
     optimum,
     reference_iterations,
 )
-from equipoise.reports.study import Case, Cell, number
+from equipoise.reports.study import Case, Cell, Place, number
 
 
 def case_data(case: Case) -> dict[str, Any]:
@@ -33,9 +34,10 @@ def case_data(case: Case) -> dict[str, Any]:
         "iterations": case.values("iterations"),
         "reference": reference,
         "cells": [_cell(cell) for cells in every.values() for cell in cells],
+        "diverged": [_diverged(place) for place in sorted(case.diverged)],
         "optima": _optima(case, every),
         "rule": rule,
-        "along": [_along(line, cells) for line, cells in along.items() if len(cells) > 1],
+        "along": [_along(case, line, cells) for line, cells in along.items() if len(cells) > 1],
         "curves": _curves(curves(case, reference)),
     }
 
@@ -76,6 +78,12 @@ def _cell(cell: Cell) -> dict[str, Any]:
     }
 
 
+def _diverged(place: Place) -> dict[str, Any]:
+    """A cell with a trial that diverged."""
+    line = _line(Line(*place[:3]))
+    return {**line, "iterations": place.iterations, "local_steps": place.local_steps}
+
+
 def _optima(case: Case, every: dict[Curve, list[Cell]]) -> list[dict[str, Any]]:
     totals = case.values("iterations")
     return [_optimum(cells) for curve, cells in every.items() if curve.iterations in totals]
@@ -93,8 +101,9 @@ def _optimum(cells: Sequence[Cell]) -> dict[str, Any]:
     }
 
 
-def _along(line: Line, cells: Sequence[Cell]) -> dict[str, Any]:
-    return {**_line(line), "cells": [(cell.iterations, cell.local_steps) for cell in cells]}
+def _along(case: Case, line: Line, cells: Sequence[Cell]) -> dict[str, Any]:
+    places = [(cell.iterations, cell.local_steps) for cell in cells]
+    return {**_line(line), "cells": places, "diverged": diverged_totals(case, line, cells)}
 
 
 def _curves(by_curve: dict[Curve, list[Cell]]) -> list[dict[str, Any]]:

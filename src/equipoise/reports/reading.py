@@ -2,9 +2,10 @@
 axis."""
 
 import math
-import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from equipoise.reports.stored import Group, Row, Stored, finished_runs
 from equipoise.reports.study import Case, Cell, Moment, Place, Study, Trial
 from equipoise.sweeps.store import Store
 
+MOMENT = tuple(field.name for field in fields(Moment))
 _Trials = dict[Place, dict[int, Row]]
 """By cell and seed."""
 
@@ -29,7 +31,7 @@ def read_study(path: Path) -> Study:
         groups = _grouped(runs)
         cells = {group: _cells(trials, store) for group, trials in groups.items()}
     diverged = [run for run in runs if run.failed is not None]
-    cases = _cases(groups, cells, diverged)
+    cases = _cases(groups, cells)
     if not cases:
         raise DataError(f"store={path} holds no run with a test error: nothing can be drawn")
     notes = (
@@ -113,7 +115,6 @@ def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
     good = [row for row in sorted(rows, key=lambda row: row.seed) if row.failed is None]
     if not good:
         return None
-    curves = [store.curve(row.key) for row in good]
     return Cell(
         algorithm=place.algorithm,
         epsilon=place.epsilon,
@@ -122,28 +123,15 @@ def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
         iterations=place.iterations,
         local_steps=place.local_steps,
         rounds=good[0].rounds,
-        trials=tuple(_trial(row, curve) for row, curve in zip(good, curves, strict=True)),
+        trials=tuple(_trial(row, store.curve(row.key)) for row in good),
         diverged=len(rows) - len(good),
-        curve=_mean_curve(curves),
         v=_v(good[0]),
     )
 
 
-def _trial(row: Row, curve: list[dict[str, Any]]) -> Trial:
-    """With the mean share of clipped messages in the first and in the last third of the rounds, as
-    far as they were measured."""
-    shares = {p["round"]: p["clipped"] for p in curve if p["clipped"] is not None}
-    last = max(shares, default=0)
-    early = _mean(share for round, share in shares.items() if 3 * round <= last)
-    late = _mean(share for round, share in shares.items() if 3 * round > 2 * last)
-    known = (None, None) if early is None or late is None else (early, late)
-    return Trial(row.seed, row.test_error, row.train_error, *known)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    """Over those that are known."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+def _trial(row: Row, curve: Sequence[dict[str, Any]]) -> Trial:
+    moments = tuple(Moment(**{name: point[name] for name in MOMENT}) for point in curve)
+    return Trial(row.seed, row.test_error, row.train_error, moments)
 
 
 def _v(row: Row) -> float | None:
@@ -156,31 +144,7 @@ def _v(row: Row) -> float | None:
     return float(scaled / (releases * math.log(1 / settings["delta"])))
 
 
-def _mean_curve(curves: Sequence[list[dict[str, Any]]]) -> tuple[Moment, ...]:
-    moments: dict[tuple[int, int], list[dict[str, Any]]] = defaultdict(list)
-    for curve in curves:
-        for point in curve:
-            moments[point["round"], point["iteration"]].append(point)
-    return tuple(_moment(*at, points) for at, points in sorted(moments.items()))
-
-
-def _moment(round: int, iteration: int, points: Sequence[dict[str, Any]]) -> Moment:
-    def mean(name: str) -> float | None:
-        return _mean(point[name] for point in points)
-
-    return Moment(
-        round,
-        iteration,
-        test_error=mean("test_error"),
-        train_error=mean("train_error"),
-        clipped=mean("clipped"),
-        update_norm=mean("update_norm"),
-    )
-
-
-def _cases(
-    groups: dict[Group, _Trials], cells: dict[Group, list[Cell]], diverged: Sequence[Row]
-) -> list[Case]:
+def _cases(groups: dict[Group, _Trials], cells: dict[Group, list[Cell]]) -> list[Case]:
     """Private cells with the reference of the same training beside them; a reference that has no
     such company is a case too."""
     samples = {group: _sample(groups[group]) for group in _shown(cells)}
@@ -188,7 +152,7 @@ def _cases(
     cases = []
     for group, sample in samples.items():
         reference = cells.get(group.reference, []) if group.privacy else []
-        lost = _lost(diverged, {group, group.reference})
+        lost = _lost(groups.get(each, {}) for each in {group, group.reference})
         cases.append(_case(group, names[group], sample, (*cells[group], *reference), lost))
     tasks = list(dict.fromkeys(case.task for case in cases))
     return sorted(cases, key=lambda case: _order(tasks.index(case.task), case))
@@ -202,8 +166,11 @@ def _shown(cells: dict[Group, list[Cell]]) -> list[Group]:
     return [*private, *(group for group in filled if group not in {*private, *accompanied})]
 
 
-def _lost(diverged: Sequence[Row], groups: set[Group]) -> frozenset[Place]:
-    return frozenset(run.place for run in diverged if run.group in groups)
+def _lost(many: Iterable[_Trials]) -> dict[Place, int]:
+    """Of every cell with trials that diverged, how many."""
+    by_seed = chain.from_iterable(trials.values() for trials in many)
+    rows = chain.from_iterable(trials.values() for trials in by_seed)
+    return Counter(row.place for row in rows if row.failed is not None)
 
 
 def _order(task: int, case: Case) -> tuple[int, bool, bool, str]:
@@ -215,7 +182,7 @@ def _sample(trials: _Trials) -> Stored:
 
 
 def _case(
-    group: Group, convention: str, sample: Stored, cells: tuple[Cell, ...], lost: frozenset[Place]
+    group: Group, convention: str, sample: Stored, cells: tuple[Cell, ...], lost: dict[Place, int]
 ) -> Case:
     return Case(
         task=group.task,

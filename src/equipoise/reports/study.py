@@ -3,8 +3,10 @@ share an axis are a case."""
 
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,20 +17,9 @@ NOT_PRIVATE = "non-private"
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One run of a cell. `clipped_early` and `clipped_late` are mean shares of clipped messages in
-    the first and in the last third of its rounds."""
-
-    seed: int
-    test_error: float
-    train_error: float | None
-    clipped_early: float | None
-    clipped_late: float | None
-
-
-@dataclass(frozen=True)
 class Moment:
-    """A cell after some iterations: means over its trials."""
+    """A run after some iterations, or a cell: then means over its trials. `clipped` and
+    `update_norm` stand for all rounds since the moment before."""
 
     round: int
     iteration: int
@@ -36,6 +27,16 @@ class Moment:
     train_error: float | None
     clipped: float | None
     update_norm: float | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a cell."""
+
+    seed: int
+    test_error: float
+    train_error: float | None
+    curve: tuple[Moment, ...]
 
 
 class Place(NamedTuple):
@@ -62,7 +63,6 @@ class Cell:
     rounds: int
     trials: tuple[Trial, ...]
     diverged: int
-    curve: tuple[Moment, ...]
     v: float | None = None
     """The number that Lemma 1's constant stands for, where that chose the noise."""
 
@@ -71,9 +71,21 @@ class Cell:
         return self.epsilon < math.inf
 
     @property
+    def place(self) -> Place:
+        return Place(self.algorithm, self.epsilon, self.clip, self.iterations, self.local_steps)
+
+    @property
     def errors(self) -> dict[int, float]:
         """Test error by seed."""
         return {trial.seed: trial.test_error for trial in self.trials}
+
+    @cached_property
+    def curve(self) -> tuple[Moment, ...]:
+        """Means over the trials that have the moment."""
+        moments: dict[tuple[int, int], list[Moment]] = defaultdict(list)
+        for moment in chain.from_iterable(trial.curve for trial in self.trials):
+            moments[moment.round, moment.iteration].append(moment)
+        return tuple(_mean_moment(*at, alike) for at, alike in sorted(moments.items()))
 
     def along(self, name: str) -> list[tuple[int, float]]:
         """Iterations and a quantity of the curve, where it was measured."""
@@ -106,6 +118,21 @@ class Cell:
         )
 
 
+def _mean_moment(round: int, iteration: int, moments: Sequence[Moment]) -> Moment:
+    def mean(name: str) -> float | None:
+        known = [value for moment in moments if (value := getattr(moment, name)) is not None]
+        return statistics.fmean(known) if known else None
+
+    return Moment(
+        round,
+        iteration,
+        test_error=mean("test_error"),
+        train_error=mean("train_error"),
+        clipped=mean("clipped"),
+        update_norm=mean("update_norm"),
+    )
+
+
 @dataclass(frozen=True)
 class Case:
     """A task under one convention of privacy: its cells may share an axis. Those at epsilon = inf
@@ -125,8 +152,8 @@ class Case:
     compared."""
     constants: tuple[float, float] | None
     """mu and L of the task, where they are known."""
-    diverged: frozenset[Place]
-    """The cells with a trial that diverged."""
+    diverged: Mapping[Place, int]
+    """The cells with trials that diverged, and how many."""
 
     @property
     def title(self) -> str:
@@ -171,6 +198,16 @@ class Listed(NamedTuple):
     cell: Cell
 
 
+class Lost(NamedTuple):
+    """A cell of which no trial ended with finite numbers: a case that shows it, the name of its
+    convention, and how many trials diverged."""
+
+    case: Case
+    convention: str
+    place: Place
+    diverged: int
+
+
 @dataclass(frozen=True)
 class Study:
     """What a store holds. `notes` say what was left out of it and why."""
@@ -191,6 +228,19 @@ class Study:
                 if id(cell) not in seen:
                     seen.add(id(cell))
                     yield Listed(case, case.convention if cell.private else NOT_PRIVATE, cell)
+
+    def lost(self) -> Iterator[Lost]:
+        """Every cell that has nothing but trials that diverged, once."""
+        seen = set()
+        for case in self.cases:
+            reference = tuple(id(cell) for cell in case.reference)
+            for place in sorted(case.diverged.keys() - {cell.place for cell in case.cells}):
+                private = place.epsilon < math.inf
+                about = (place, id(case) if private else (case.task, reference))
+                if about not in seen:
+                    seen.add(about)
+                    convention = case.convention if private else NOT_PRIVATE
+                    yield Lost(case, convention, place, case.diverged[place])
 
 
 def joined(many: Iterable[Sequence[Cell]]) -> list[Cell]:

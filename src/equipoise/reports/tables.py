@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from equipoise.reports.findings import Observation
 from equipoise.reports.optima import Fits, Law, Optimum, curves, optimum
-from equipoise.reports.study import NOT_PRIVATE, Case, Cell, Study
+from equipoise.reports.study import NOT_PRIVATE, Case, Cell, Place, Study
 
 CASE = ("task", "convention", "unit")
 CELL = ("algorithm", "epsilon", "epsilon_spent", "clip", "iterations", "local_steps", "rounds")
@@ -36,7 +36,7 @@ def tables(
 
 def cells_table(study: Study) -> Table:
     """All cells: mean and standard deviation of the error over trials, on test and training
-    records."""
+    records. Where all trials diverged there are none; what was never run has no line."""
     numbers = (
         "test_error",
         "test_error_std",
@@ -49,7 +49,14 @@ def cells_table(study: Study) -> Table:
     for case, label, cell in study.cells():
         errors = (cell.mean, cell.std, cell.train_mean, cell.train_std)
         lines.append((*_case(case, label), *_cell(cell), *errors, len(cell.trials), cell.diverged))
+    lines += [_lost_line(*lost) for lost in study.lost()]
     return Table((*CASE, *CELL, *numbers), lines)
+
+
+def _lost_line(case: Case, label: str, place: Place, diverged: int) -> Sequence[Any]:
+    rounds = place.iterations // place.local_steps
+    cell = (place.algorithm, place.epsilon, None, *place[2:], rounds)
+    return (*_case(case, label), *cell, *(None,) * 4, 0, diverged)
 
 
 def optimal_table(study: Study) -> Table:

@@ -1,9 +1,12 @@
 """The paper's observations as hypotheses, each with a test on the store's own numbers and a verdict
-that does not overreach.
+that does not overreach. Their numbers are the paper's, 1 to 4, with a letter where one observation
+makes several claims; `remark` is the remark on clipping beside its assumption (B).
 
 Differences are taken over common trials. Wherever a best value is compared, it was chosen on the
 other trials, which makes it look worse than it is; so what speaks against a hypothesis must do so
 with the best in hindsight too. A verdict needs three trials and a 95 % interval wholly on one side.
+What was not tried may be better than what was: an end of τ refutes nothing unless it is τ = 1 or
+τ = T and its neighbour was tried, and only a T as large as the paper's refutes a claim about T.
 A hypothesis about data that the store does not hold is inconclusive.
 """
 
@@ -11,10 +14,11 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
 
+from equipoise.paper.observations.budgets import falls, rises
 from equipoise.paper.observations.clip import acts_early, follows, matters
 from equipoise.paper.observations.interior import Findings
-from equipoise.paper.observations.iterations import best_iterations, degrades, falls
-from equipoise.paper.observations.local_steps import interior, interior_without_noise, near, rises
+from equipoise.paper.observations.iterations import best_iterations, degrades
+from equipoise.paper.observations.local_steps import interior, interior_without_noise, near
 from equipoise.reports.findings import Claims, Observation
 from equipoise.reports.optima import laws
 from equipoise.reports.study import NOT_PRIVATE, Case, Study

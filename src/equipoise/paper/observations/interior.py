@@ -1,22 +1,23 @@
-"""What counts as close, and the test for an optimum in between."""
+"""What counts as close, the test for an optimum in between, and how far an axis must have been
+tried before it can refute one."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from equipoise.reports.evidence import (
     FAILS,
-    HOLDS,
+    LEVEL,
     UNKNOWN,
     Difference,
     all_of,
-    averaged,
     best,
     chosen,
     judged,
     paired,
 )
 from equipoise.reports.findings import Finding
-from equipoise.reports.study import Case, Cell, Place
+from equipoise.reports.optima import optimum
+from equipoise.reports.study import Case, Cell
 
 CLOSE = 0.05  # of the error: what counts as almost the same
 STEADY = 0.01  # of the error: what counts as no degradation
@@ -25,75 +26,105 @@ SELDOM = 0.05  # of the messages: what counts as hardly any clipped
 Findings = Iterator[Finding]
 
 
+class Beyond(NamedTuple):
+    """Why a better value may lie where nothing was tried, at the low and at the high end of an
+    axis; "" where none can."""
+
+    low: str
+    high: str
+
+
+class End(NamedTuple):
+    """The smallest or largest value tried, minus the best in between: chosen on other trials, and
+    in hindsight."""
+
+    value: int
+    apart: Difference
+    in_hindsight: Difference
+    beyond: str
+    """Why a better value may lie beyond it, or beside it."""
+
+    @property
+    def worse(self) -> str:
+        """Whether it is worse than the best in between. That it is better refutes nothing where
+        something better may not have been tried."""
+        return UNKNOWN if self.doubt else judged(self.apart, self.in_hindsight)
+
+    @property
+    def doubt(self) -> str:
+        """Why it refutes nothing though it is better than what was tried in between."""
+        return self.beyond if judged(self.apart, self.in_hindsight) == FAILS else ""
+
+
 class Inside(NamedTuple):
-    """Both ends of an axis minus the best in between, by trial, averaged over curves; how often the
-    best lies in between.
+    """Both ends of an axis against the best in between."""
 
-    Of each pair of differences the first has the best chosen on other trials, the second in
-    hindsight. `cut` curves lack an end, where a trial diverged: what seems to be their end is none.
-    """
-
-    low: tuple[Difference, Difference]
-    high: tuple[Difference, Difference]
-    between: int
-    curves: int
-    cut: int
+    low: End
+    high: End
 
     @property
     def trials(self) -> int:
-        return self.low[0].n
+        return self.low.apart.n
 
     @property
     def verdict(self) -> str:
-        """Both ends are worse, and most curves have their lowest mean in between; or one end is
-        better, even in hindsight."""
-        verdict = all_of([judged(*self.low), judged(*self.high)])
-        few = verdict == HOLDS and 2 * self.between <= self.curves
-        return UNKNOWN if few or (verdict == FAILS and self.cut) else verdict
+        """Both ends are worse; or one end is better, even in hindsight, and nothing better can lie
+        beyond it."""
+        return all_of([self.low.worse, self.high.worse])
 
     def effect(self, axis: str) -> str:
-        parts = [f"smallest {axis}: {self.low[0]}, largest {axis}: {self.high[0]}"]
-        if self.curves > 1:
-            parts.append(f"lowest mean in between on {self.between} of {self.curves} curves")
-        if self.cut:
-            parts.append(f"an end of {self.cut} of them diverged and is left out")
-        return "; ".join(parts)
+        parts = [f"{axis} = {end.value}: {end.apart}" for end in (self.low, self.high)]
+        return "; ".join([", ".join(parts), *filter(None, (self.low.doubt, self.high.doubt))])
 
 
-def inside(case: Case, curves: Sequence[Sequence[Cell]]) -> Inside:
-    """The test for an optimum in between, over curves of three cells or more; those without common
-    trials are left out."""
-    curves = [cells for cells in curves if chosen(cells[1:-1])]
-    inner = averaged([chosen(cells[1:-1]) for cells in curves])
-    hindsight = averaged([best(cells[1:-1]) for cells in curves])
-    first = averaged([cells[0].errors for cells in curves])
-    last = averaged([cells[-1].errors for cells in curves])
-    return Inside(
-        low=(paired(first, inner), paired(first, hindsight)),
-        high=(paired(last, inner), paired(last, hindsight)),
-        between=sum(map(_lowest_in_between, curves)),
-        curves=len(curves),
-        cut=sum(_lacks_an_end(case, cells) for cells in curves),
-    )
+def inside(
+    cells: Sequence[Cell], values: Sequence[int], beyond: Beyond, level: float = LEVEL
+) -> Inside:
+    """The test for an optimum in between, over three cells or more, which have these values along
+    their axis. Intervals miss the truth with a probability of `level`."""
+    inner, hindsight = chosen(cells[1:-1]), best(cells[1:-1])
+
+    def end(place: int, why: str) -> End:
+        errors = cells[place].errors
+        apart, in_hindsight = (paired(errors, other, level) for other in (inner, hindsight))
+        return End(values[place], apart, in_hindsight, why)
+
+    return Inside(end(0, beyond.low), end(-1, beyond.high))
 
 
-def _lowest_in_between(cells: Sequence[Cell]) -> bool:
-    return min(cells, key=lambda cell: cell.mean) not in (cells[0], cells[-1])
+def beyond_steps(case: Case, cells: Sequence[Cell]) -> Beyond:
+    """Along local steps: the ends are τ = 1 and τ = T, and next to them come the smallest and the
+    largest other divisor of T, which must have been tried too. If the end is better than its
+    neighbour, and errors fall and then rise, no other τ is better."""
+    divisors = [steps for steps in range(1, cells[0].iterations + 1) if _divides(steps, cells[0])]
+    ends = divisors[:2], divisors[-1:-3:-1]
+    words = ("smallest", "smaller"), ("largest", "larger")
+    return Beyond(*(_untried(case, cells, *each) for each in zip(ends, words, strict=True)))
 
 
-def _lacks_an_end(case: Case, cells: Sequence[Cell]) -> bool:
-    """Whether beyond the first or last of these cells, along local steps or iterations, there is
-    one that diverged."""
-    first, last = _at(cells[0]), _at(cells[-1])
-    same = [place for place in case.diverged if place[:3] == _place(cells[0])[:3]]
-    if first[0] == last[0]:  # all have these iterations: the axis is local steps
-        same = [place for place in same if place.iterations == first[0]]
-    return any(not first <= (place.iterations, place.local_steps) <= last for place in same)
+def _divides(steps: int, cell: Cell) -> bool:
+    return cell.iterations % steps == 0
 
 
-def _place(cell: Cell) -> Place:
-    return Place(cell.algorithm, cell.epsilon, cell.clip, cell.iterations, cell.local_steps)
+def _untried(
+    case: Case, cells: Sequence[Cell], needed: Sequence[int], words: tuple[str, str]
+) -> str:
+    """Why these cells say nothing about an end of τ, which with its neighbour is `needed`."""
+    tried = [cell.local_steps for cell in cells]
+    missing = [steps for steps in needed if steps not in tried]
+    if not missing:
+        return ""
+    if cells[0].place._replace(local_steps=missing[0]) in case.diverged:
+        return f"τ = {missing[0]} diverged"
+    if missing[0] != needed[0]:
+        return f"τ = {missing[0]} was not tried: it might be better"
+    end = min(tried) if words[0] == "smallest" else max(tried)
+    return f"the {words[0]} τ tried is {end}: {words[1]} ones might be better"
 
 
-def _at(cell: Cell) -> tuple[int, int]:
-    return cell.iterations, cell.local_steps
+def beyond_best(case: Case, cells: Sequence[Cell]) -> str:
+    """Why local steps that were not tried might be better than the best of these; "" unless that
+    lies at an end of what was tried."""
+    low, high = beyond_steps(case, cells)
+    at_end = {"": "", "fewest": low, "most": high}
+    return at_end.get(optimum(cells).edge, low or high)

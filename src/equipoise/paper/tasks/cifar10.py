@@ -7,11 +7,12 @@ from torch.nn.functional import cross_entropy
 
 from equipoise.paper.data.cifar10 import CIFAR10, CLASSES, SHAPE
 from equipoise.paper.networks import NARROW, Cnn
-from equipoise.paper.tasks.table1 import Row, federated_task, majority_error
+from equipoise.paper.tasks.rows import ROWS
+from equipoise.paper.tasks.table1 import federated_task, majority_error
 from equipoise.tasks.own import accuracy
 from equipoise.tasks.task import Task, TaskOptions, TaskSpec
 
-ROW = Row(clients=5, batch=64, iterations=10_000, clips=(10, 50, 100), learning_rate=0.01)
+ROW = ROWS["cifar10"]
 
 
 def cifar10(

@@ -16,11 +16,12 @@ from equipoise.errors import DataError
 from equipoise.paper.data.brain_mri import FED_IXI, HIPPOCAMPUS, HOSPITALS
 from equipoise.paper.data.cache import Arrays
 from equipoise.paper.networks import UNet3d
-from equipoise.paper.tasks.table1 import Row, federated_task
+from equipoise.paper.tasks.rows import ROWS
+from equipoise.paper.tasks.table1 import federated_task
 from equipoise.tasks.network import PerExample
 from equipoise.tasks.task import Task, TaskOptions, TaskSpec
 
-ROW = Row(clients=3, batch=1, iterations=400, clips=(10, 20, 50), learning_rate=0.01)
+ROW = ROWS["fed-ixi"]
 SPACE = (-3, -2, -1)  # the axes of a volume
 
 

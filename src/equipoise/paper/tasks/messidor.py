@@ -18,13 +18,14 @@ from torch.nn import functional
 from equipoise.paper.data.cache import Arrays
 from equipoise.paper.data.fundus import DEEPDRID, MESSIDOR
 from equipoise.paper.networks import vgg11
-from equipoise.paper.tasks.table1 import Row, federated_task, majority_error
+from equipoise.paper.tasks.rows import ROWS
+from equipoise.paper.tasks.table1 import federated_task, majority_error
 from equipoise.tasks.own import accuracy
 from equipoise.tasks.task import Task, TaskOptions, TaskSpec
 
 PIXELS, NARROW = 64, 256  # of smaller pictures, and a smaller network
 TURN = 10.0  # degrees, at most, either way
-ROW = Row(clients=3, batch=4, iterations=500, clips=(10, 20, 50), learning_rate=0.01)
+ROW = ROWS["messidor"]
 
 
 def messidor(options: TaskOptions) -> Task:

@@ -17,11 +17,12 @@ from torch.nn.functional import cross_entropy
 from equipoise.paper.data.cache import Arrays
 from equipoise.paper.data.reddit import PAD, REDDIT, UNKNOWN
 from equipoise.paper.networks import NextWord
-from equipoise.paper.tasks.table1 import Row, federated_task
+from equipoise.paper.tasks.rows import ROWS
+from equipoise.paper.tasks.table1 import federated_task
 from equipoise.tasks.network import PerExample
 from equipoise.tasks.task import Task, TaskOptions, TaskSpec
 
-ROW = Row(clients=3, batch=64, iterations=10_000, clips=(10, 50, 100), learning_rate=0.05)
+ROW = ROWS["reddit"]
 
 
 FEW_WORDS, NARROW = 2000, 64  # of a smaller network, for quick studies

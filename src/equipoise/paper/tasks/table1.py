@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import require
 from equipoise.paper.data.cache import Arrays
+from equipoise.paper.tasks.rows import Row
 from equipoise.seeds import stream
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.network import Augment, Rows, model_task
@@ -19,16 +20,6 @@ from equipoise.tasks.splits import Indices, pool_and_parts, split_records
 from equipoise.tasks.task import Task, TaskOptions, fingerprint
 
 SAMPLE = 1000  # records that a data set is known again by
-
-
-class Row(NamedTuple):
-    """A row of the paper's Table 1, and the learning rate that its text gives."""
-
-    clients: int
-    batch: int
-    iterations: int
-    clips: tuple[float, ...]
-    learning_rate: float
 
 
 def federated_task(

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from equipoise.reports.drawing import MARKERS, OKABE_ITO, finish, from_zero, panels
+from equipoise.reports.drawing import MARKERS, OKABE_ITO, finish, panels, scale_errors
 from equipoise.reports.figures.common import DASHED, key_line, spread, untrained_key
 from equipoise.reports.optima import curves, optimum, reference_iterations
 from equipoise.reports.study import Case, Cell, number, task_name
@@ -86,7 +86,7 @@ def units(cases: Sequence[Case]) -> Any | None:
     for axes, alike in zip(grid[0], by_unit, strict=True):
         drawn += _draw_unit(axes, alike, keys)
     grid[0, 0].set_ylabel("test error, best τ and C")
-    if from_zero(grid, drawn, cases[0].baseline):
+    if scale_errors(grid, drawn, cases[0].baseline):
         keys["without training"] = untrained_key()
     warning = (
         "An ε for a client and the same ε for a record are different promises; with replace-one "

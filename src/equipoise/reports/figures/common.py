@@ -90,6 +90,18 @@ def draw_ring(axes: Any, x: float, y: float) -> None:
     )
 
 
+def draw_diverged(axes: Any, places: Sequence[float], colour: Any, row: int) -> None:
+    """Crosses at the top edge, where runs diverged; lines of other colours have other rows."""
+    height = [0.97 - 0.055 * row] * len(places)
+    across = axes.get_xaxis_transform()
+    axes.plot(places, height, "x", color=colour, transform=across, markersize=5, zorder=6)
+
+
+def diverged_keys(any_diverged: bool) -> list[Any]:
+    label = "diverged (no mark: never run)"
+    return [key_line(label, "#555555", "x", linestyle="", markersize=5)] if any_diverged else []
+
+
 def key_line(label: str, colour: Any, marker: str, **more: Any) -> Any:
     """A line for a legend."""
     from matplotlib.lines import Line2D

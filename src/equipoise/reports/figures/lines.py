@@ -3,9 +3,10 @@ each."""
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
-from equipoise.reports.drawing import clip_name, finish, from_zero, panels
+from equipoise.reports.drawing import clip_name, finish, panels, scale_errors
 from equipoise.reports.figures.common import (
     MOST_COLUMNS,
     Look,
@@ -13,6 +14,8 @@ from equipoise.reports.figures.common import (
     budget_keys,
     clip_beside,
     common_keys,
+    diverged_keys,
+    draw_diverged,
     draw_line,
     draw_ring,
     each_panel,
@@ -24,6 +27,8 @@ from equipoise.reports.optima import (
     Line,
     along_iterations,
     curves,
+    diverged_steps,
+    diverged_totals,
     optimum,
     reference_iterations,
 )
@@ -39,15 +44,19 @@ def error_by_steps(case: Case, iterations: int) -> Any | None:
     algorithms, clips = case.values("algorithm"), case.values("clip")[:MOST_COLUMNS]
     figure, grid = panels(len(algorithms), len(clips), sharex=True, sharey=True)
     budgets, drawn = look(case.values("epsilon")), joined(by_curve.values())
+    lost = diverged_steps(case, iterations)
     for panel in each_panel(grid, algorithms, clips):
-        for epsilon in budgets.values:
+        for i, epsilon in enumerate(budgets.values):
             clip = clip_beside(epsilon, panel.value)
-            cells = by_curve.get(Curve(panel.algorithm, epsilon, clip, iterations), [])
-            _draw_with_best(panel.axes, cells, budgets.colour[epsilon], budgets.marker[epsilon])
-        panel.frame(f"{panel.algorithm}, {clip_name(panel.value)}", _steps(drawn))
-    untrained = from_zero(grid, drawn, case.baseline)
+            curve = Curve(panel.algorithm, epsilon, clip, iterations)
+            colour, marker = budgets.colour[epsilon], budgets.marker[epsilon]
+            _draw_with_best(panel.axes, by_curve.get(curve, []), colour, marker)
+            draw_diverged(panel.axes, lost.get(curve, []), colour, i)
+        panel.frame(f"{panel.algorithm}, {clip_name(panel.value)}", _steps(drawn, lost))
+    untrained = scale_errors(grid, drawn, case.baseline)
     heading = f"{case.title}: error against local steps, T = {iterations} iterations"
-    keys = [*budget_keys(case, budgets, drawn), *common_keys(untrained)]
+    common = [*common_keys(untrained), *diverged_keys(bool(lost))]
+    keys = [*budget_keys(case, budgets, drawn), *common]
     return finish(figure, heading, below(case), keys)
 
 
@@ -58,15 +67,19 @@ def error_by_clip(case: Case) -> Any | None:
     clips, budgets = look(_finite(case, "clip")), _finite(case, "epsilon")[:MOST_COLUMNS]
     if len(clips.values) < 2 or not budgets or not _any_line(by_curve.values()):
         return None
-    algorithms, steps = case.values("algorithm"), _steps(joined(by_curve.values()))
+    drawn = [cell for cell in joined(by_curve.values()) if cell.epsilon in budgets]
+    lost = {c: s for c, s in diverged_steps(case, iterations).items() if c.epsilon in budgets}
+    algorithms, steps = case.values("algorithm"), _steps(drawn, lost)
     figure, grid = panels(len(algorithms), len(budgets), width=2.5, sharex=True, sharey=True)
     for panel in each_panel(grid, algorithms, budgets):
-        for clip in clips.values:
-            cells = by_curve.get(Curve(panel.algorithm, panel.value, clip, iterations), [])
-            _draw_with_best(panel.axes, cells, clips.colour[clip], clips.marker[clip])
+        for i, clip in enumerate(clips.values):
+            curve = Curve(panel.algorithm, panel.value, clip, iterations)
+            colour, marker = clips.colour[clip], clips.marker[clip]
+            _draw_with_best(panel.axes, by_curve.get(curve, []), colour, marker)
+            draw_diverged(panel.axes, lost.get(curve, []), colour, i)
         panel.frame(f"{panel.algorithm}\n{case.budget(panel.value)}", steps)
-    drawn = [cell for cell in joined(by_curve.values()) if cell.epsilon in budgets]
-    keys = [*_clip_keys(clips), *common_keys(from_zero(grid, drawn, case.baseline))]
+    untrained = scale_errors(grid, drawn, case.baseline)
+    keys = [*_clip_keys(clips), *common_keys(untrained), *diverged_keys(bool(lost))]
     heading = (
         f"{case.title}: error against local steps by clip threshold, T = {iterations} iterations"
     )
@@ -95,17 +108,22 @@ def error_by_iterations(case: Case) -> Any | None:
     figure, grid = panels(len(algorithms), len(clips), height=2.4, sharex=True, sharey=True)
     budgets = look(case.values("epsilon"))
     drawn: list[Cell] = []
+    lost = {line: diverged_totals(case, line, cells) for line, cells in along.items()}
+    totals = sorted({*totals, *chain(*lost.values())})
     for panel in each_panel(grid, algorithms, clips):
-        for epsilon in budgets.values:
+        for i, epsilon in enumerate(budgets.values):
             line = Line(panel.algorithm, epsilon, clip_beside(epsilon, panel.value))
-            cells = along.get(line, [])
-            _draw_totals(panel.axes, cells, budgets.colour[epsilon], budgets.marker[epsilon])
+            cells, colour = along.get(line, []), budgets.colour[epsilon]
+            _draw_totals(panel.axes, cells, colour, budgets.marker[epsilon])
+            draw_diverged(panel.axes, lost.get(line, []), colour, i)
             drawn += cells
         title = f"{panel.algorithm}, {clip_name(panel.value)}"
         panel.frame(title, totals, "iterations in total T")
-    untrained = from_zero(grid, drawn, case.baseline, [cell.train_mean or 0.0 for cell in drawn])
+    known = [cell.train_mean for cell in drawn if cell.train_mean is not None]
+    untrained = scale_errors(grid, drawn, case.baseline, known)
     training = key_line("training error (mean)", "#777777", "", linestyle=":", linewidth=1)
-    keys = [*budget_keys(case, budgets, drawn), *common_keys(untrained), training]
+    common = [*common_keys(untrained), training, *diverged_keys(any(lost.values()))]
+    keys = [*budget_keys(case, budgets, drawn), *common]
     return finish(figure, f"{case.title}: error against iterations, {rule}", below(case), keys)
 
 
@@ -113,8 +131,8 @@ def _any_line(many: Iterable[Sequence[Cell]]) -> bool:
     return any(len(cells) > 1 for cells in many)
 
 
-def _steps(cells: Sequence[Cell]) -> list[int]:
-    return sorted({cell.local_steps for cell in cells})
+def _steps(cells: Sequence[Cell], lost: dict[Curve, list[int]]) -> list[int]:
+    return sorted({*(cell.local_steps for cell in cells), *chain(*lost.values())})
 
 
 def _draw_with_best(axes: Any, cells: Sequence[Cell], colour: Any, marker: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
-from equipoise.reports.drawing import finish, panels
+from equipoise.reports.drawing import finish, limits, panels
 from equipoise.reports.figures.budgets import best_by_budget
 from equipoise.reports.figures.common import MOST_COLUMNS, Look, below, budget_keys, look
 from equipoise.reports.optima import curves, optimum, reference_iterations
@@ -75,7 +75,9 @@ def _draw(column: Any, cell: Cell, budgets: Look) -> None:
 def _scale(grid: Any) -> None:
     for axes, label in zip(grid[:, 0], ROWS.values(), strict=True):
         axes.set_ylabel(label)
-    for axes in grid[:2].flat:
-        axes.set_ylim(0, 1.06 * axes.dataLim.ymax if math.isfinite(axes.dataLim.ymax) else None)
-    for axes in grid[2]:
-        axes.set_ylim(-0.05, 1.05)
+    for row in grid:
+        ends = [end for axes in row for end in (axes.dataLim.ymin, axes.dataLim.ymax)]
+        known = [end for end in ends if math.isfinite(end)]
+        if known and max(known) > 0:
+            bottom, top = limits(min(known), max(known))
+            row[0].set_ylim(bottom - 0.03 * (top - bottom), top)  # a line at zero is seen

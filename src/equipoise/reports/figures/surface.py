@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from equipoise.reports.drawing import clip_name, finish, panels, wide_span
@@ -11,10 +12,24 @@ from equipoise.reports.figures.common import (
     below,
     clip_beside,
     each_panel,
+    key_line,
 )
-from equipoise.reports.optima import Curve, curves, optimum, reference_iterations
+from equipoise.reports.optima import (
+    Curve,
+    curves,
+    diverged_steps,
+    optimum,
+    reference_iterations,
+)
 from equipoise.reports.study import Case, Cell, joined
 
+CROSS = "×"
+NEVER_RUN: dict[str, Any] = {
+    "facecolor": "#ffffff",
+    "edgecolor": "#bbbbbb",
+    "hatch": "////",
+    "linewidth": 0,
+}
 MOST_NUMBERED = 10  # local steps in a map with numbers
 
 
@@ -24,6 +39,7 @@ class Map(NamedTuple):
     case: Case
     iterations: int
     by_curve: dict[Curve, list[Cell]]
+    lost: dict[Curve, list[int]]
     budgets: list[float]
     steps: list[int]
     shade: Any
@@ -45,9 +61,9 @@ class Map(NamedTuple):
     def height(self) -> float:
         return 0.36 * len(self.budgets) + 0.7
 
-    def row(self, panel: Panel, epsilon: float) -> list[Cell]:
+    def curve(self, panel: Panel, epsilon: float) -> Curve:
         clip = clip_beside(epsilon, panel.value)
-        return self.by_curve.get(Curve(panel.algorithm, epsilon, clip, self.iterations), [])
+        return Curve(panel.algorithm, epsilon, clip, self.iterations)
 
 
 def surface(case: Case) -> Any | None:
@@ -55,11 +71,13 @@ def surface(case: Case) -> Any | None:
     iterations = reference_iterations(case)
     by_curve = curves(case, iterations)
     drawn = joined(by_curve.values())
-    steps = sorted({cell.local_steps for cell in drawn})
+    lost = diverged_steps(case, iterations)
+    steps = sorted({*(cell.local_steps for cell in drawn), *chain(*lost.values())})
     budgets = case.values("epsilon")
     if len(budgets) < 2 or len(steps) < 2:
         return None
-    shown = Map(case, iterations, by_curve, budgets, steps, _shade([cell.mean for cell in drawn]))
+    shade = _shade([cell.mean for cell in drawn])
+    shown = Map(case, iterations, by_curve, lost, budgets, steps, shade)
     algorithms, clips = case.values("algorithm"), case.values("clip")[:MOST_COLUMNS]
     figure, grid = panels(
         len(algorithms), len(clips), shown.width, shown.height, sharex=True, sharey=True
@@ -76,7 +94,18 @@ def surface(case: Case) -> Any | None:
         f"{case.title}: error over local steps and budget, T = {iterations} iterations "
         f"(box: lowest in its row)"
     )
-    return finish(figure, heading, below(case, band=False))
+    return finish(figure, heading, below(case, band=False), _keys(grid, lost))
+
+
+def _keys(grid: Any, lost: dict[Curve, list[int]]) -> list[Any]:
+    """What fields without a colour mean, as far as there are any."""
+    from matplotlib.patches import Patch
+
+    colourless = sum(int(axes.images[0].get_array().mask.sum()) for axes in grid.flat)
+    crosses = sum(text.get_text() == CROSS for axes in grid.flat for text in axes.texts)
+    diverged = key_line("diverged in a trial", "#555555", "x", linestyle="")
+    never = Patch(**NEVER_RUN, label="never run")
+    return [*([diverged] if lost else []), *([never] if colourless > crosses else [])]
 
 
 def _shade(means: Sequence[float]) -> Any:
@@ -87,10 +116,14 @@ def _shade(means: Sequence[float]) -> Any:
 
 
 def _draw_panel(shown: Map, panel: Panel) -> Any:
-    """The colours of a panel, its numbers and boxes."""
+    """The colours of a panel, its numbers and boxes, and crosses where runs diverged."""
     values = [[math.nan] * len(shown.steps) for _ in shown.budgets]
+    panel.axes.add_patch(_fields(shown))  # seen wherever nothing lies above it
     for y, epsilon in enumerate(shown.budgets):
-        cells = shown.row(panel, epsilon)
+        curve = shown.curve(panel, epsilon)
+        for steps in shown.lost.get(curve, []):
+            _draw_cross(panel.axes, shown.steps.index(steps), y)
+        cells = shown.by_curve.get(curve, [])
         for cell in cells:
             x = shown.steps.index(cell.local_steps)
             values[y][x] = cell.mean
@@ -103,6 +136,20 @@ def _draw_panel(shown: Map, panel: Panel) -> Any:
     )
     _frame(shown, panel)
     return image
+
+
+def _fields(shown: Map) -> Any:
+    """All fields of a panel, as if nothing had been run."""
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((-0.5, -0.5), len(shown.steps), len(shown.budgets), zorder=0, **NEVER_RUN)
+
+
+def _draw_cross(axes: Any, x: int, y: int) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor="#e4e4e4", zorder=1))
+    axes.annotate(CROSS, (x, y), ha="center", va="center", fontsize=9, color="#555555")
 
 
 def _write_number(shown: Map, axes: Any, error: float, at: tuple[int, int]) -> None:
