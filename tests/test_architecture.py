@@ -24,7 +24,7 @@ ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
     "privacy": {"privacy"},
     "privacy.statement": {"result", "describe"},
-    "privacy.mechanisms.catalogue": {"privacy", "paper.lemma1"},
+    "privacy.mechanisms.catalogue": {"privacy", "paper.lemma1", "paper.nbafl"},
     "algorithms": {"algorithms", "privacy.clip"},
     "settings": {"algorithms", "refusals", "privacy.promise", "privacy.mechanisms"},
     "refusals": {"algorithms.catalogue"},
@@ -69,7 +69,7 @@ TORCH_FREE = [
     *("privacy.mechanisms.catalogue", "cli.account"),
     *("privacy.promise", "privacy.sampled", "privacy.stability", "privacy.statement"),
     *("planning.bounds", "planning.candidates", "planning.constants", "planning.plan"),
-    *("planning.question", "paper.corollary", "paper.lemma1", "paper.report"),
+    *("planning.question", "paper.corollary", "paper.lemma1", "paper.nbafl", "paper.report"),
     *("sweeps.grid", "sweeps.keys", "sweeps.store", "cli.main"),
 ]
 OTHER_LIBRARIES = {  # which libraries stay in which rooms
