@@ -1,7 +1,8 @@
-"""The grid of the paper's experiments."""
+"""The grids of the paper's experiments, by figure."""
 
 import math
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from equipoise.errors import require
 from equipoise.paper.tasks.rows import ROWS
@@ -13,21 +14,92 @@ PAPER = {
     "local_steps": "divisors",
     "epsilon": [3.3, 2.0, 1.0, 0.5, math.inf],
 }
+RECORD_CLIP = 1.0  # of one record's gradient: Table 1's thresholds are for messages
 
 
-def paper_grid(task: str, iterations: int | None = None, seeds: int = 3) -> dict[str, Any]:
-    """The grid of the paper's experiments on one of its five tasks (or on their stand-ins)."""
+class Figure(NamedTuple):
+    """What a figure shows, and with which of Table 1's clip thresholds."""
+
+    shows: str
+    clips: Callable[[Sequence[float]], Sequence[float]]
+    tasks: str = ""
+    """Part of the names of the only tasks that it has."""
+
+
+def _every(clips: Sequence[float]) -> Sequence[float]:
+    return clips
+
+
+FIGURES = {
+    2: Figure("error against local steps, C = 10", lambda clips: clips[:1]),
+    4: Figure("error against local steps for every clip threshold", _every, "femnist"),
+    5: Figure("best local steps against the clip threshold", _every),
+    6: Figure("error against local steps, C = 50", lambda clips: [50.0]),
+    7: Figure(
+        "error against local steps, C = 100", lambda clips: clips[2:] if 100 in clips else []
+    ),
+    8: Figure("error against local steps at fixed iterations", _every, "ixi hippocampus"),
+    9: Figure("error against local steps at fixed iterations", _every, "messidor deepdrid"),
+}
+AT_THE_BEST = (3, 10)  # figures of errors against iterations, at local steps that a sweep finds
+
+
+def paper_grid(
+    task: str,
+    iterations: int | None = None,
+    seeds: int = 3,
+    figure: int | None = None,
+    v: float | str | None = None,
+    unit: str = "client",
+) -> dict[str, Any]:
+    """The grid of the paper's experiments on one of its five tasks (or on their stand-ins): of one
+    of its figures, or of all that vary local steps; with the noise of Lemma 1 if its constant v is
+    given, else at an exact epsilon."""
     require(
         task in ROWS,
         f"task{shown(task)} is not one of the paper's: there are {', '.join(sorted(ROWS))}",
     )
     require(1 <= seeds <= MOST_TRIALS, f"seeds={seeds} is not between 1 and {MOST_TRIALS:,}")
+    require(
+        v is None or unit == "client",
+        f"v={v} with unit={unit}: Lemma 1 is about clients; leave one of them out",
+    )
     row = ROWS[task]
+    clips = list(row.clips if figure is None else _clips_of(figure, task, row.clips))
+    lemma = {} if v is None else {"noise_rule": "lemma1", "v": v}
+    record = {} if unit == "client" else {"unit": unit}
     return {
-        "name": f"paper-{task}",
+        "name": f"paper-{task}" + (f"-figure-{figure}" if figure else ""),
         "task": task,
         **PAPER,
         "seeds": list(range(seeds)),
         "iterations": row.iterations if iterations is None else iterations,
-        "clip": list(row.clips),
+        "clip": clips if unit == "client" else RECORD_CLIP,
+        **lemma,
+        **record,
     }
+
+
+def _clips_of(number: int, task: str, clips: Sequence[float]) -> Sequence[float]:
+    require(
+        number not in AT_THE_BEST,
+        f"figure={number} shows errors at the best local steps of each budget: sweep figure 2, and "
+        "then other iterations with the best local steps that its report says",
+    )
+    require(
+        number in FIGURES,
+        f"figure={number} is not one that a sweep can make: these are "
+        f"{', '.join(map(str, FIGURES))}",
+    )
+    figure = FIGURES[number]
+    only = figure.tasks.split()
+    require(
+        not only or any(part in task for part in only),
+        f"figure={number} with task={task}: it is about {' and '.join(only)} alone",
+    )
+    chosen = figure.clips(clips)
+    require(
+        len(chosen) > 0,
+        f"figure={number} with task={task}, for which Table 1 has no such clip threshold",
+    )
+    return chosen
