@@ -23,6 +23,7 @@ TESTS = [
         "lattice",
         "mechanism",
         "algorithms",
+        "other_algorithms",
         "training",
         "tables",
         "own_models",
@@ -53,6 +54,84 @@ RECORD_TESTS = [
 ]
 
 BUGS = [  # what is wrong, file, old text, new text
+    (
+        "algorithm: FedAvg is called private",
+        "algorithms/fedavg.py",
+        "    units=(),",
+        '    units=("client", "record"),',
+    ),
+    (
+        "algorithm: ScaffNew is called private",
+        "algorithms/scaffnew.py",
+        "    units=(),",
+        '    units=("client", "record"),',
+    ),
+    (
+        "algorithm: FedProx is called private",
+        "algorithms/fedprox.py",
+        "    units=(),",
+        '    units=("client", "record"),',
+    ),
+    (
+        "algorithm: SCAFFOLD with its second message is called private",
+        "algorithms/scaffold.py",
+        "    units=(),",
+        '    units=("client", "record"),',
+    ),
+    (
+        "algorithm: DP-SCAFFOLD protects clients with variates of its own",
+        "algorithms/dp_scaffold.py",
+        '    units=("record",),',
+        '    units=("client", "record"),',
+    ),
+    (
+        "algorithm: FedSplit's doubled step passes for a gradient step",
+        "algorithms/dp_fedsplit.py",
+        "    memory,\n    options=",
+        "    memory,\n    gradient_steps=True,\n    options=",
+    ),
+    (
+        "algorithm: FedPD's doubled step passes for a gradient step",
+        "algorithms/dp_fedpd.py",
+        "    memory,\n    options=",
+        "    memory,\n    gradient_steps=True,\n    options=",
+    ),
+    (
+        "algorithm: a message is heard as released, where it is not",
+        "algorithms/feedback.py",
+        'or settings.trust == "local"',
+        'or settings.trust != "nobody"',
+    ),
+    (
+        "algorithm: what is heard of a release is the update itself",
+        "algorithms/feedback.py",
+        "return release if hears_release(options)",
+        "return update if hears_release(options)",
+    ),
+    (
+        "algorithm: Clip21 where no message is clipped",
+        "algorithms/clip21_sgd2m.py",
+        '    units=("client",),',
+        '    units=("client", "record"),',
+    ),
+    (
+        "algorithm: messages of Fed-alpha-NormEC are not bounded by C",
+        "algorithms/fed_norm_ec.py",
+        "clip * d / (alpha + length(d))",
+        "clip * d / alpha",
+    ),
+    (
+        "algorithm: a whole model passes for one record's message",
+        "algorithms/dp_fedprox.py",
+        'settings.options.get("sends") != "model" or settings.mechanism.clips_message',
+        "True",
+    ),
+    (
+        "algorithm: NbAFL's noise counts as the noise of its label",
+        "paper/nbafl.py",
+        "return c * releases * D / epsilon",
+        "return c * D / epsilon",
+    ),
     (
         "one client decides how all are read",
         "tasks/own.py",
