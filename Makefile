@@ -4,8 +4,8 @@ SHELL := bash
 MAIN := .[record,report]
 DEV := .[dev]
 
-.PHONY: run test lint wheel-check planted-bugs crash-test reproduction install install-dev clean help \
-	bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search bench-noise
+.PHONY: run test lint wheel-check planted-bugs crash-test reproduction reproduction-all install install-dev clean help \
+	bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search bench-noise bench-algorithms
 
 run: install  ## the main job: plan, sweep and report on embedded data (under a minute); writes the folder study
 	@echo "== running examples/study.py"
@@ -44,6 +44,9 @@ bench-tasks: install-dev  ## do the paper's tasks learn? Needs their data (resum
 bench-stacking: install-dev  ## what training runs together gains
 	$(BIN)/python benchmarks/stacking.py
 
+bench-algorithms: install-dev  ## every algorithm planned and trained, on ten problems (resumable, about an hour)
+	$(BIN)/python benchmarks/algorithms.py
+
 bench-noise: install-dev  ## what secret, exactly sampled noise costs a number (seconds)
 	$(BIN)/python benchmarks/noise.py
 
@@ -55,6 +58,9 @@ reproduction: install-dev  ## the paper's experiments on FEMNIST and CIFAR-10, r
 	$(BIN)/equipoise sweep examples/cifar10.toml --store reproduction/cifar10.sqlite
 	$(BIN)/equipoise report reproduction/femnist.sqlite --out reproduction/femnist
 	$(BIN)/equipoise report reproduction/cifar10.sqlite --out reproduction/cifar10
+
+reproduction-all: install-dev  ## the same on all five tasks, with more of everything (resumable, about twelve core-hours; needs the data)
+	$(BIN)/python benchmarks/reproduction.py
 
 install: .venv/installed-main  ## the product, and what the main job needs
 

@@ -1,6 +1,6 @@
 """The paper's experiments, reduced to about twelve core-hours: all five tasks, in every figure.
 
-    make reproduction                                # resumable at any moment
+    make reproduction-all                            # resumable at any moment
     python benchmarks/reproduction.py --task femnist-narrow --workers 2
     python benchmarks/reproduction.py --hours        # what is done, and what is left
 
