@@ -15,7 +15,9 @@ import pytest
 from equipoise import DataError, InvalidValue, train
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.paper.grid import paper_grid
+from equipoise.privacy import noise_sigma
 from equipoise.settings import Settings
+from equipoise.sweeps.foreword import foreword
 from equipoise.sweeps.grid import grid, read_grid
 from equipoise.sweeps.search import search
 from equipoise.sweeps.store import Finished, Store
@@ -689,3 +691,56 @@ def test_norms_of_every_round_are_kept(tmp_path):
         assert point["clipped"] == pytest.approx(sum(seen.clipped for seen in three) / 3)
         assert point["update_norm"] == pytest.approx(sum(seen.update_norm for seen in three) / 3)
         assert point["train_error"] == pytest.approx(three[-1].train_error)
+
+
+@pytest.mark.parametrize(
+    ("figure", "task", "clips"),
+    [(2, "femnist", [10]), (4, "femnist-narrow", [10, 50, 100]), (6, "reddit", [50.0]),
+     (7, "cifar10", [100]), (8, "hippocampus", [10, 20, 50]), (9, "deepdrid-narrow", [10, 20, 50])],
+)  # fmt: skip
+def test_a_figure_of_the_paper_is_a_part_of_its_grid(figure, task, clips):
+    document = paper_grid(task, figure=figure)
+    assert document["clip"] == clips
+    assert document["name"] == f"paper-{task}-figure-{figure}"
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"figure": 3}, "figure=3 shows errors at the best local steps of each budget"),
+        ({"figure": 1}, "figure=1 is not one that a sweep can make"),
+        ({"figure": 8}, "figure=8 with task=femnist: it is about ixi and hippocampus alone"),
+        ({"v": 1.0, "unit": "record"}, "Lemma 1 is about clients"),
+    ],
+)
+def test_figures_that_no_grid_can_make_are_refused(how, sentence):
+    with pytest.raises(InvalidValue, match=sentence):
+        paper_grid("femnist", **how)
+    with pytest.raises(InvalidValue, match="for which Table 1 has no such clip threshold"):
+        paper_grid("messidor", figure=7)
+
+
+def test_before_a_sweep_begins_it_says_what_it_will_take():
+    """Of a network, whose steps are timed, and of a label that is no budget."""
+    document = {
+        **{name: NETWORK[name] for name in ("name", "task", "clients", "iterations", "seeds")},
+        "algorithm": "dp-fedavg",
+        "local_steps": [1, 12],
+        "variant": [
+            {"epsilon": math.inf},
+            {"epsilon": [1.0, 3.0], "clip": 1.0},
+            {"epsilon": 3.0, "clip": 1.0, "noise_rule": "lemma1", "v": 0.01},
+        ],
+    }
+    labels, lines = zip(*foreword(grid(document)), strict=True)
+    assert labels == ("task", "noise", "noise", "noise", "work")
+    assert lines[0].startswith("digits-mlp: 5 clients, batch ")
+    exact, label, none = sorted(lines[1:4], key=lambda line: ("inf" in line, "label" in line))
+    assert "rule exact, trust local: 8 runs; the mean noise of a round is" in exact
+    assert "its epsilon is a label: 3 spends" in label
+    assert none == "none (epsilon = inf): 4 runs"
+    assert lines[4].startswith("192 local steps of all clients at ")
+    run = resolved(Settings.of(task="digits-mlp", clients=5, iterations=12, epsilon=1.0, clip=1.0))
+    sigma = noise_sigma(1.0, 1e-5, 12, 2.0)  # the loudest: twelve rounds
+    d = task_of("digits-mlp", TaskOptions.of(run)).dimension
+    assert f"to {sigma * math.sqrt(d / 5):.2g} times as long as the longest message" in exact

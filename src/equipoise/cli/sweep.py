@@ -37,6 +37,20 @@ def sweep(
         int | None, Parameter(help="for the paper's grid (default: Table 1's)")
     ] = None,
     seeds: Annotated[int, Parameter(help="for the paper's grid: number of trials")] = TRIALS,
+    figure: Annotated[
+        int | None,
+        Parameter(help="for the paper's grid: what this figure shows (2, 4 to 9) and no more"),
+    ] = None,
+    v: Annotated[
+        str | None,
+        Parameter(
+            help="for the paper's grid: the noise of Lemma 1 with this constant, a number or a "
+            "reading such as record-style (default: an exact epsilon)"
+        ),
+    ] = None,
+    unit: Annotated[
+        str | None, Parameter(help="for the paper's grid: protect a client (default) or a record")
+    ] = None,
     store: Annotated[Path, Parameter(help="the file that keeps every finished run")] = STORE,
     workers: Annotated[int | None, Parameter(help="processes (default: one for each core)")] = None,
     retry: Annotated[bool, Parameter(negative=(), help="run again the runs that failed")] = False,
@@ -68,7 +82,14 @@ def sweep(
     """
     from equipoise.sweeps.run import NOTICE, document_of, grid_of
 
-    values = {"task": task, "iterations": iterations, "seeds": seeds if seeds != TRIALS else None}
+    values = {
+        "task": task,
+        "iterations": iterations,
+        "seeds": seeds if seeds != TRIALS else None,
+        "figure": figure,
+        "v": _number(v),
+        "unit": unit,
+    }
     given = {name: value for name, value in values.items() if value is not None}
     if what == "paper":
         require(task is not None, "the paper's grid needs a task: --task femnist, for instance")
@@ -79,6 +100,11 @@ def sweep(
     number = (os.cpu_count() or 1) if workers is None else workers
     require(number >= 1, f"workers={number} is not >= 1")
     say(NOTICE)
+    if what == "paper":
+        from equipoise.sweeps.foreword import foreword
+
+        for label, text in foreword(runs):
+            say(f"{label:<8}{text}")
     try:
         run = _searched if search else _swept
         document, text = run(runs, store, number, retry)
@@ -88,6 +114,15 @@ def sweep(
     print(dumps({"notice": NOTICE, **document}, indent=2) if json else text)
     if document["failed"]:
         raise SystemExit(1)
+
+
+def _number(v: str | None) -> float | str | None:
+    """The constant of Lemma 1, where it is a number; else the name of a reading, or a mistake that
+    the settings tell."""
+    try:
+        return None if v is None else float(v)
+    except ValueError:
+        return v
 
 
 def _swept(runs: "Grid", store: Path, workers: int, retry: bool) -> tuple[dict[str, Any], str]:
