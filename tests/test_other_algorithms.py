@@ -413,3 +413,26 @@ def test_nbafl_s_rule_is_as_printed_and_says_what_it_spends():
     assert any("NOT PRIVATE AT ITS LABEL" in notice for notice in result.notices)
     with pytest.raises(InvalidValue, match=r"v=1\.0 belongs to noise_rule=lemma1"):
         equipoise.train(**how, epsilon=2, v=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "unit"), [("dp-scaffold", "record"), ("dp-fedpd", "record"), ("fed-norm-ec", "client")]
+)
+def test_each_is_planned_and_its_plan_is_trained(name, unit):
+    question = {"task": "breast-cancer", "clients": 5, "epsilon": 8, "iterations": 16, "unit": unit}
+    places = {"noise_in": "gradient"} if unit == "record" else {"trust": "secure-aggregation"}
+    plan = equipoise.plan(**question, **places, algorithm=name)
+    assert plan.chosen.algorithm == name
+    result = equipoise.train(plan)
+    assert result.run.algorithm == name
+    assert result.epsilon_spent <= 8
+    assert result.test_error < 0.2
+
+
+@pytest.mark.slow
+def test_all_that_protect_the_unit_are_planned_side_by_side():
+    question = {"task": "breast-cancer", "epsilon": 8, "clip": 0.3, "iterations": 8}
+    plan = equipoise.plan(**question, trust="secure-aggregation", algorithm="all")
+    origins = {option.algorithm for option in plan.options if option.algorithm}
+    assert origins >= {name for name, spec in ALGORITHMS.items() if "client" in spec.units}

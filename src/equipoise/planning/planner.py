@@ -14,6 +14,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from equipoise.algorithms.catalogue import ALGORITHMS
 from equipoise.errors import require
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.constants import plan_constants
@@ -55,6 +56,7 @@ REGULARISERS = (1e-2, 1e-3, 1e-4)
 JUDGED_WORLDS = 16
 LONGEST_GIVEN = 10_000  # iterations that may be asked for
 
+PROTECTS_CLIENTS = {name for name, spec in ALGORITHMS.items() if "client" in spec.units}
 Problem = ClientProblem | RecordProblem
 Watch = Callable[[Iterable[float]], Iterable[float]]
 Progress = Callable[[float], None]
@@ -186,7 +188,8 @@ def _both_units(question: Question, public: Public, epsilon: float, progress: Pr
     whole = question.model_copy(
         update={"unit": "client", "neighbours": "replace-one", "clip": None, "noise_in": None}
     )
-    whole = whole.model_copy(update={"algorithm": question.algorithms[0]})
+    asked = (name for name in (*question.algorithms, *ALGORITHMS) if name in PROTECTS_CLIENTS)
+    whole = whole.model_copy(update={"algorithm": next(asked)})
     of_clients = ClientProblem(
         whole, public.worlds, whole.promise(epsilon), public.facts, whole.mechanisms[0]
     )
