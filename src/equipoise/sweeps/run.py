@@ -10,8 +10,9 @@ from equipoise.paper.grid import paper_grid
 from equipoise.sweeps.grid import Grid, grid, read_grid
 from equipoise.sweeps.search import Found
 from equipoise.sweeps.search import search as search_grid
+from equipoise.sweeps.stacks import key_of, resolved, task_of
 from equipoise.sweeps.store import Store
-from equipoise.sweeps.sweep import Progress, key_of, resolved, task_of
+from equipoise.sweeps.sweep import Progress
 from equipoise.sweeps.sweep import sweep as run_grid
 from equipoise.tasks import task_spec
 

@@ -10,7 +10,7 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -210,7 +210,7 @@ class Store:
         columns = len(self._db.execute(f"SELECT * FROM {table} LIMIT 0").description)
         self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", rows)
 
-    def fail(self, failed: dict[str, str], error: str) -> None:
+    def fail(self, failed: Mapping[str, str], error: str) -> None:
         """Note runs (key, JSON) that could not be run, and why."""
         rows = [(key, run, error) for key, run in failed.items()]
         with self._told(), self._transaction():
