@@ -42,6 +42,7 @@ ALLOWED = {
     "planning.constants": {*CORE, "planning", "paper.corollary", "paper.lemma1"},
     "sweeps": {*CORE, "refusals", "sweeps", "engine", "training"},
     "sweeps.run": {"sweeps", "tasks", "paper.grid"},
+    "sweeps.merge": {"sweeps", "saved"},
     "reports": {"reports", "result", "settings", "planning.plan", "sweeps.store", "privacy"},
     "paper": {*CORE, "refusals", "paper", "planning.bounds", "reports"},
     "cli": {

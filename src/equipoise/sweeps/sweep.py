@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from equipoise.settings import Settings
+from equipoise.sweeps.shard import WHOLE, Shard
 from equipoise.sweeps.stacks import (
     Failed,
     Stack,
@@ -41,10 +42,11 @@ def sweep(
     store: Path,
     workers: int | Workers = 1,
     retry: bool = False,
+    shard: Shard = WHOLE,
 ) -> Iterator[Progress]:
     """Run what is not in the store yet; yields where the sweep stands, first before anything is
     run."""
-    stacks = stacks_of(cells)
+    stacks = shard.stacks(stacks_of(cells))
     with Store(store) as kept:
         standing = _Standing(stacks, kept.keys(), {} if retry else kept.failures())
     with at_work(workers) as some:
