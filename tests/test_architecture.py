@@ -79,6 +79,7 @@ OTHER_LIBRARIES = {  # which libraries stay in which rooms
     "jinja2": {"reports"},
     "pooch": {"paper.data"},
     "dp_accounting": {"privacy.sampled"},
+    "ray": {"sweeps.ray"},
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -49,6 +49,10 @@ def sweep(
             help="find the best local steps of every budget with about 15 % of the grid's runs",
         ),
     ] = False,
+    ray: Annotated[
+        str | None,
+        Parameter(help="run on a Ray cluster: its address HOST:PORT, or auto for the one here"),
+    ] = None,
     shard: Annotated[
         str | None, Parameter(help="run one part of the grid: 2/8 is the second of eight")
     ] = None,
@@ -84,9 +88,9 @@ def sweep(
     runs = grid_of(what, simulate=simulate, **given)
     part = read_shard(shard)
     check_search(search, shard)
-    cores = os.cpu_count() or 1
+    cores = 1 if ray else os.cpu_count() or 1
     try:
-        with workers_of(cores if workers is None else workers) as some:
+        with workers_of(cores if workers is None else workers, ray) as some:
             say(NOTICE)
             if search:
                 document, text = _searched(runs, store, some, retry)

@@ -50,6 +50,7 @@ def sweep(
     retry: bool = False,
     simulate: bool = False,
     search: bool = False,
+    ray: str | None = None,
     shard: str | None = None,
     watch: Watch = lambda steps: steps,
     **values: Any,
@@ -58,7 +59,8 @@ def sweep(
     ...)``, or ``sweep("grid.toml")``, or ``sweep("paper", task="femnist")``, as the command does.
 
     `search` runs only as much of it as finding the best local steps takes. `watch` may wrap the
-    iterator of progress, to show it. `shard` is one part of the grid: "2/8" is the second of eight.
+    iterator of progress, to show it. `ray` is the address of a Ray cluster, whose processors do the
+    work instead of `workers`. `shard` is one part of the grid: "2/8" is the second of eight.
 
     Several workers are processes that import the calling script again: keep the call under
     ``if __name__ == "__main__":``.
@@ -68,7 +70,7 @@ def sweep(
     part = read_shard(shard)
     check_search(search, shard)
     found: list[Found] = []
-    with workers_of(workers) as some:
+    with workers_of(workers, ray) as some:
         if search:
             steps = _searched(runs, Path(store), some, retry, found)
         else:
@@ -77,10 +79,22 @@ def sweep(
     return Swept(progress.done, progress.failed, progress.total, Path(store), found)
 
 
-def workers_of(number: int) -> AbstractContextManager[int | Workers]:
-    """Those who will work: so many processes."""
+def workers_of(number: int, ray: str | None) -> AbstractContextManager[int | Workers]:
+    """Those who will work: so many processes, or a Ray cluster."""
     require(number >= 1, f"workers={number} is not >= 1")
-    return nullcontext(number)
+    if ray is None:
+        return nullcontext(number)
+    require(
+        number == 1,
+        f"workers={number} with ray={ray}, whose processors do the work: leave one of them out",
+    )
+    try:
+        from equipoise.sweeps.ray import Cluster
+    except ModuleNotFoundError:
+        raise InvalidValue(
+            f"ray={ray} needs Ray: pip install 'equipoise[ray]', here and on all nodes"
+        ) from None
+    return Cluster(ray)
 
 
 def check_search(search: bool, shard: str | None) -> None:
