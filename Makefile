@@ -4,7 +4,7 @@ SHELL := bash
 MAIN := .[record,report]
 DEV := .[dev]
 
-.PHONY: run test lint wheel-check planted-bugs crash-test reproduction reproduction-all install install-dev clean help \
+.PHONY: run test lint wheel-check planted-bugs crash-test ray-test reproduction reproduction-all install install-dev clean help \
 	bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search bench-noise bench-algorithms
 
 run: install  ## the main job: plan, sweep and report on embedded data (under a minute); writes the folder study
@@ -27,6 +27,9 @@ planted-bugs: install-dev  ## plant privacy bugs one by one and see a test catch
 
 crash-test: install-dev  ## kill a sweep twenty times; nothing may be lost or doubled (about five minutes)
 	$(BIN)/python tests/crash.py
+
+ray-test: install-dev  ## a sweep on two Ray nodes, one of which is killed (about four minutes)
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python ray_cluster.py
 
 bench-planner: install-dev  ## planners against brute force (resumable, up to two hours)
 	$(BIN)/python benchmarks/planner.py

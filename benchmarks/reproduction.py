@@ -26,7 +26,8 @@ import torch
 from equipoise import sweep
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.sweeps.grid import grid
-from equipoise.sweeps.sweep import Progress, key_of, resolved
+from equipoise.sweeps.stacks import key_of, resolved
+from equipoise.sweeps.sweep import Progress
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("EQUIPOISE_DATA", str(ROOT.parent / "shared" / "data"))

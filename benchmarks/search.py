@@ -24,8 +24,9 @@ import torch
 
 from equipoise.sweeps.grid import Grid, grid
 from equipoise.sweeps.search import Found, search
+from equipoise.sweeps.stacks import key_of, resolved
 from equipoise.sweeps.store import Store
-from equipoise.sweeps.sweep import key_of, resolved, sweep
+from equipoise.sweeps.sweep import sweep
 
 RESULTS = Path(__file__).parent / "results"
 COMMON = {

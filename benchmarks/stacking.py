@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from equipoise.sweeps.grid import grid
+from equipoise.sweeps.stacks import Stack, run_stack, stacks_of
 from equipoise.sweeps.store import Store
-from equipoise.sweeps.sweep import Stack, run_stack, stacks_of
 
 GRID = {
     "task": "breast-cancer",

@@ -42,6 +42,7 @@ ALLOWED = {
     "planning.constants": {*CORE, "planning", "paper.corollary", "paper.lemma1"},
     "sweeps": {*CORE, "refusals", "sweeps", "engine", "training"},
     "sweeps.run": {"sweeps", "tasks", "paper.grid"},
+    "sweeps.merge": {"sweeps", "saved"},
     "reports": {"reports", "result", "settings", "planning.plan", "sweeps.store", "privacy"},
     "paper": {*CORE, "refusals", "paper", "planning.bounds", "reports"},
     "cli": {
@@ -81,6 +82,7 @@ OTHER_LIBRARIES = {  # which libraries stay in which rooms
     "pooch": {"paper.data"},
     "dp_accounting": {"privacy.accountants", "privacy.job", "privacy.sampled"},
     "opacus": set(),
+    "ray": {"sweeps.ray"},
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 

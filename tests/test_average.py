@@ -22,8 +22,8 @@ from equipoise.reports.reading import read_study
 from equipoise.result import Point
 from equipoise.settings import Settings
 from equipoise.sweeps.grid import grid
+from equipoise.sweeps.stacks import stacks_of
 from equipoise.sweeps.store import Store
-from equipoise.sweeps.sweep import stacks_of
 from equipoise.tasks import Measured, TaskOptions, load_task
 from problems import FINE, GivenNoise, logistic, quadratic, run_command, swept
 

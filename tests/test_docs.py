@@ -21,7 +21,7 @@ from problems import ROOT, run_command
 
 SOURCE = Path(equipoise.__file__).parent
 PAGES = {path.name: path.read_text() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
-OTHER_PROGRAMS = ("pip", "python", "pytest", "pre-commit", "make", "mypy", ".venv/bin/")
+OTHER_PROGRAMS = ("pip", "ray ", "python", "pytest", "pre-commit", "make", "mypy", ".venv/bin/")
 PLACEHOLDERS = {"...", "…"}
 ALWAYS = {"--help", "--version", "--install-completion"}
 
@@ -118,8 +118,8 @@ def test_commands_are_understood(page, command):
 
 
 def flags_of(part):
-    """The flags of a command; the program itself has only those that are always there."""
-    if part is app:
+    """The flags of a command; one that only has commands has those that are always there."""
+    if part.default_command is None or part is app:
         return ALWAYS
     names = [name for argument in part.assemble_argument_collection() for name in argument.names]
     return {name for name in names if name.startswith("--")} | ALWAYS
@@ -128,6 +128,7 @@ def flags_of(part):
 def test_flags_in_sentences_exist():
     parts = [app[name] for name in app if not name.startswith("-")]
     parts += [app["data"][name] for name in ("check", "fetch", "bounds")]
+    parts += [app["store"][name] for name in ("merge", "show")]
     known = set().union(*map(flags_of, parts))
     assert {"--trust", "--simulate", "--columns", "--h-update"} <= known
     for code in inline():

@@ -17,8 +17,9 @@ from equipoise.settings import HashableOptions, Run, Settings
 from equipoise.sweeps import keys
 from equipoise.sweeps.grid import grid
 from equipoise.sweeps.keys import NUMBERS, key_of_version_0_1, run_key
+from equipoise.sweeps.stacks import key_of, resolved
 from equipoise.sweeps.store import Store
-from equipoise.sweeps.sweep import key_of, resolved, sweep
+from equipoise.sweeps.sweep import sweep
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.training import train_together
 from problems import SMALL, contents, run_command
@@ -259,7 +260,7 @@ def trained(monkeypatch):
         runs.extend(run for row in stack for run in row)
         return train_together(tasks, stack, points, ends)
 
-    monkeypatch.setattr("equipoise.sweeps.sweep.train_together", counted)
+    monkeypatch.setattr("equipoise.sweeps.stacks.train_together", counted)
     return runs
 
 

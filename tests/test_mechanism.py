@@ -20,7 +20,7 @@ from equipoise.privacy.statement import statement
 from equipoise.reports.reading import read_study
 from equipoise.settings import Settings
 from equipoise.sweeps.grid import grid
-from equipoise.sweeps.sweep import stacks_of
+from equipoise.sweeps.stacks import stacks_of
 from problems import NearestWhole, swept
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -12,7 +12,7 @@ import pytest
 from equipoise import InvalidValue
 from equipoise.sweeps.grid import grid
 from equipoise.sweeps.search import search
-from equipoise.sweeps.sweep import key_of, resolved
+from equipoise.sweeps.stacks import key_of, resolved
 from equipoise.training import train_together
 from problems import SMALL, TASK_FILE, contents, run_command
 
@@ -116,7 +116,7 @@ def test_a_search_starts_its_processes_once(tmp_path, monkeypatch):
         def shutdown(self):
             pass
 
-    monkeypatch.setattr("equipoise.sweeps.sweep.ProcessPoolExecutor", Here)
+    monkeypatch.setattr("equipoise.sweeps.workers.ProcessPoolExecutor", Here)
     steps = [
         progress.done
         for progress, _ in search(
@@ -144,7 +144,7 @@ def test_a_search_answers_only_what_it_has_run(tmp_path, monkeypatch):
             raise ValueError("mine")
         return train_together(tasks, runs, points, ends)
 
-    monkeypatch.setattr("equipoise.sweeps.sweep.train_together", fails)
+    monkeypatch.setattr("equipoise.sweeps.stacks.train_together", fails)
     *_, (_, found) = search(grid(document), tmp_path / "s.sqlite")
     assert [answer.settings.clients for answer in found] == [4] * 6
     assert all(answer.runs >= 1 for answer in found)

@@ -4,8 +4,7 @@ import json
 import math
 import multiprocessing
 import sqlite3
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
@@ -20,8 +19,18 @@ from equipoise.settings import Settings
 from equipoise.sweeps.foreword import foreword
 from equipoise.sweeps.grid import grid, read_grid
 from equipoise.sweeps.search import search
+from equipoise.sweeps.stacks import (
+    computations_of,
+    key_of,
+    resolved,
+    run_stack,
+    runs_of,
+    stacks_of,
+    task_of,
+)
 from equipoise.sweeps.store import Finished, Store
-from equipoise.sweeps.sweep import key_of, resolved, run_stack, stacks_of, sweep, task_of
+from equipoise.sweeps.sweep import sweep
+from equipoise.sweeps.workers import Processes
 from equipoise.tasks import TaskOptions
 from equipoise.training import train_together
 from problems import ROOT, SMALL, TASK_FILE, contents, run_command
@@ -283,7 +292,7 @@ def test_finished_runs_are_never_run_again(tmp_path, monkeypatch):
     finished({**SMALL, "seeds": [0]}, store)
     before = contents(store)
     calls = []
-    monkeypatch.setattr("equipoise.sweeps.sweep.run_stack", lambda *a: calls.append(a))
+    monkeypatch.setattr("equipoise.sweeps.workers.run_stack", lambda *a: calls.append(a))
     finished({**SMALL, "seeds": [0]}, store)
     assert (calls, contents(store)) == ([], before)
 
@@ -339,7 +348,7 @@ def test_failures_are_kept_and_retried(tmp_path, monkeypatch):
         return train_together(tasks, runs, points, ends)
 
     with monkeypatch.context() as patch:
-        patch.setattr("equipoise.sweeps.sweep.train_together", fails)
+        patch.setattr("equipoise.sweeps.stacks.train_together", fails)
         last = finished(SMALL, store)
     assert (last.done, last.failed) == (36, 12)
     with Store(store) as kept:
@@ -364,7 +373,7 @@ def test_one_failure_is_not_everybody_s(tmp_path, monkeypatch):
             raise KeyError("mine")
         return train_together(tasks, runs, points, ends)
 
-    monkeypatch.setattr("equipoise.sweeps.sweep.train_together", fails)
+    monkeypatch.setattr("equipoise.sweeps.stacks.train_together", fails)
     last = finished(SMALL, store)
     assert (last.done, last.failed) == (36, 12)
     with Store(store) as kept:
@@ -378,7 +387,7 @@ def test_of_a_larger_grid_only_what_is_new_is_trained(tmp_path, monkeypatch):
         trained.extend(run for row in runs for run in row)
         return train_together(tasks, runs, points, ends)
 
-    monkeypatch.setattr("equipoise.sweeps.sweep.train_together", counted)
+    monkeypatch.setattr("equipoise.sweeps.stacks.train_together", counted)
     store = tmp_path / "s.sqlite"
     small, large = {**SMALL, "epsilon": [2.0]}, {**SMALL, "epsilon": [2.0, 1.0]}
     assert finished(small, store).done == len(trained) == 32
@@ -406,58 +415,78 @@ def test_what_a_larger_grid_adds_is_counted_honestly(tmp_path):
     assert (first.done, first.total) == (32, 48)
 
 
-class Pool:
-    """Processes that die as soon as one of them runs a stack with two local steps, as memory would
-    run out."""
+class Deadly:
+    """Workers of which one dies whenever it runs what is `deadly`; stacks are done when waited
+    for."""
 
-    def __init__(self, workers, *_):
-        self.running, self.broken = [], False
+    def __init__(self, deadly, number=2):
+        self.deadly, self.number, self.submitted = deadly, number, []
 
-    def shutdown(self):
-        pass
-
-    def submit(self, run, stack, *rest):
-        if self.broken:
-            raise BrokenProcessPool
+    def submit(self, stack, store, sweep):
         future = Future()
-        self.running.append((future, stack, rest))
-        if stack[0][0].local_steps == 2:
-            self.broken = True
-            for future, *_ in self.running:
-                if not future.done():
-                    future.set_exception(BrokenProcessPool())
-        elif len(self.running) > 1 or stack[0][0].local_steps == 6:
-            for future, stack, rest in self.running:
-                if not future.done():
-                    future.set_result(run_stack(stack, *rest))
+        self.submitted.append(stack)
+        try:
+            for part in computations_of(stack):
+                with Store(store) as kept:
+                    done = kept.finished(key_of(run) for run in runs_of(part))
+                if {key_of(run) for run in runs_of(part)} - done and self.deadly(part):
+                    raise BrokenExecutor
+                run_stack(part, store, sweep)
+            future.set_result({})
+        except BrokenExecutor as death:
+            future.set_exception(death)
         return future
 
 
-def test_who_ran_beside_a_process_that_died_is_not_blamed(tmp_path, monkeypatch):
+DEATH = "its process died 3 times: there may be too little memory"
+
+
+def test_who_ran_beside_a_process_that_died_is_not_blamed(tmp_path):
     store = tmp_path / "s.sqlite"
-    monkeypatch.setattr("equipoise.sweeps.sweep.ProcessPoolExecutor", Pool)
-    monkeypatch.setattr(
-        "equipoise.sweeps.sweep.wait",
-        lambda running, **_: _Waited([f for f in running if f.done()] or [_run(running)]),
-    )
-    last = finished(SMALL, store, workers=2)
-    assert (last.done, last.failed) == (36, 12)
+    workers = Deadly(lambda stack: stack[0][0].local_steps == 2)
+    last = finished(SMALL, store, workers=workers)
+    assert (last.done, last.failed, last.left) == (36, 12, 0.0)
+    assert len(workers.submitted) == 3 + 2 + 3  # the others once; twice among them, thrice alone
     with Store(store) as kept:
-        assert {*kept.failures().values()} == {
-            "its process died 3 times: there may be too little memory"
-        }
+        assert {*kept.failures().values()} == {DEATH}
 
 
-class _Waited:
-    def __init__(self, done):
-        self.done = done
+def test_what_died_by_accident_is_run_again_and_nothing_else_is(tmp_path):
+    """A process that is killed costs its own stack a second time, and no other."""
+    deaths = iter([True])
+    workers = Deadly(lambda stack: stack[0][0].local_steps == 3 and next(deaths, False))
+    last = finished(SMALL, tmp_path / "s.sqlite", workers=workers)
+    assert (last.done, last.failed) == (48, 0)
+    assert len(workers.submitted) == 5
+    finished(SMALL, tmp_path / "whole.sqlite")
+    assert contents(tmp_path / "s.sqlite") == contents(tmp_path / "whole.sqlite")
 
 
-def _run(running):
-    """Let the only stack that runs come to its end."""
-    (future,) = running
-    future.set_result(None)
-    return future
+def test_of_a_row_of_networks_only_the_run_that_dies_is_given_up(tmp_path):
+    """The runs after it are trained, and those before it once."""
+    store = tmp_path / "s.sqlite"
+    document = {**NETWORK, "algorithm": "dp-fedavg", "iterations": 2, "local_steps": [1, 2]}
+    rows = stacks_of(grid({**document, "seeds": [0]}).cells)
+    (row,) = rows[0]
+    assert len(row) > 3
+    last = finished({**document, "seeds": [0]}, store, workers=Deadly(lambda s: s == ((row[1],),)))
+    assert (last.failed, last.done) == (1, last.total - 1)
+    with Store(store) as kept:
+        assert kept.failures() == {key_of(row[1]): DEATH}
+
+
+def test_a_process_that_dies_takes_no_other_with_it(tmp_path):
+    with Processes(2) as some:
+        one, other, *_ = stacks_of(grid(SMALL).cells)
+        dying, living = (some.submit(s, tmp_path / "s.sqlite", "small") for s in (one, other))
+        (process,) = some._busy[dying]._processes.values()
+        process.kill()
+        with pytest.raises(BrokenExecutor):
+            dying.result()
+        assert living.result() == {}
+        assert some.submit(one, tmp_path / "s.sqlite", "small").result() == {}
+        assert some.submit(one, tmp_path / "s.sqlite", "small").result() == {}
+        assert len(some._idle) + len(some._busy) <= 2
 
 
 def test_a_task_of_one_s_own_can_be_swept_and_its_code_is_in_the_key(tmp_path, monkeypatch):
@@ -597,7 +626,7 @@ def test_an_interrupted_command_says_what_is_kept(tmp_path, capsys, monkeypatch,
     (tmp_path / "mine.toml").write_text(
         'task = "quadratic"\niterations = 4\nepsilon = inf\nseeds = [0]\n'
     )
-    monkeypatch.setattr("equipoise.sweeps.sweep.run_stack", interrupted)
+    monkeypatch.setattr("equipoise.sweeps.workers.run_stack", interrupted)
     arguments = (
         str(tmp_path / "mine.toml"),
         "--store",
@@ -613,7 +642,7 @@ def test_an_interrupted_command_says_what_is_kept(tmp_path, capsys, monkeypatch,
 
 
 def test_failed_runs_make_the_command_fail(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("equipoise.sweeps.sweep.train_together", lambda *_: 1 / 0)
+    monkeypatch.setattr("equipoise.sweeps.stacks.train_together", lambda *_: 1 / 0)
     (tmp_path / "mine.toml").write_text(
         'task = "quadratic"\niterations = 4\nepsilon = inf\nseeds = [0]\n'
     )

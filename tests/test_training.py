@@ -18,7 +18,7 @@ from equipoise.privacy.noise import SimulatedNoise
 from equipoise.result import Result
 from equipoise.settings import Settings
 from equipoise.sweeps.grid import grid
-from equipoise.sweeps.sweep import stacks_of
+from equipoise.sweeps.stacks import stacks_of
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, Table, least_squares, linear_clients

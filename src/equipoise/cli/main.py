@@ -17,6 +17,7 @@ from equipoise.cli.console import fail, say
 from equipoise.cli.data import data
 from equipoise.cli.plan import plan
 from equipoise.cli.report import report
+from equipoise.cli.store import store
 from equipoise.cli.sweep import sweep
 from equipoise.cli.train import evaluate, show, train
 from equipoise.errors import EquipoiseError
@@ -32,6 +33,7 @@ app = App(
 for command in (plan, train, show, evaluate, sweep, report, account):
     app.command(command)
 app.command(data)
+app.command(store)
 app.register_install_completion_command(help="Complete commands and flags in this shell.")
 
 

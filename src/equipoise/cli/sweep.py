@@ -20,6 +20,8 @@ from equipoise.errors import require
 
 if TYPE_CHECKING:
     from equipoise.sweeps.grid import Grid
+    from equipoise.sweeps.shard import Shard
+    from equipoise.sweeps.workers import Workers
 
 SHOWN_EVERY = 10.0  # seconds, where there is no terminal
 TRIALS = 3  # of the paper's grid
@@ -61,6 +63,13 @@ def sweep(
             help="find the best local steps of every budget with about 15 % of the grid's runs",
         ),
     ] = False,
+    ray: Annotated[
+        str | None,
+        Parameter(help="run on a Ray cluster: its address HOST:PORT, or auto for the one here"),
+    ] = None,
+    shard: Annotated[
+        str | None, Parameter(help="run one part of the grid: 2/8 is the second of eight")
+    ] = None,
     simulate: Annotated[
         bool,
         Parameter(
@@ -80,7 +89,8 @@ def sweep(
 
     Example: equipoise sweep paper --task femnist --iterations 1000 --store femnist.sqlite
     """
-    from equipoise.sweeps.run import NOTICE, document_of, grid_of
+    from equipoise.sweeps.run import NOTICE, check_search, document_of, grid_of, workers_of
+    from equipoise.sweeps.shard import read_shard
 
     values = {
         "task": task,
@@ -97,17 +107,18 @@ def sweep(
         print(toml_text(document_of(what, **given)), end="")
         return
     runs = grid_of(what, simulate=simulate, **given)
-    number = (os.cpu_count() or 1) if workers is None else workers
-    require(number >= 1, f"workers={number} is not >= 1")
-    say(NOTICE)
-    if what == "paper":
-        from equipoise.sweeps.foreword import foreword
-
-        for label, text in foreword(runs):
-            say(f"{label:<8}{text}")
+    part = read_shard(shard)
+    check_search(search, shard)
+    cores = 1 if ray else os.cpu_count() or 1
     try:
-        run = _searched if search else _swept
-        document, text = run(runs, store, number, retry)
+        with workers_of(cores if workers is None else workers, ray) as some:
+            say(NOTICE)
+            if what == "paper":
+                _foretold(runs)
+            if search:
+                document, text = _searched(runs, store, some, retry)
+            else:
+                document, text = _swept(runs, store, some, retry, part)
     except KeyboardInterrupt:
         finished = f"what is finished is in {store}" if store.exists() else "nothing was finished"
         raise KeyboardInterrupt(f"{finished}; the same command goes on from there") from None
@@ -125,14 +136,23 @@ def _number(v: str | None) -> float | str | None:
         return v
 
 
-def _swept(runs: "Grid", store: Path, workers: int, retry: bool) -> tuple[dict[str, Any], str]:
+def _foretold(runs: "Grid") -> None:
+    from equipoise.sweeps.foreword import foreword
+
+    for label, text in foreword(runs):
+        say(f"{label:<8}{text}")
+
+
+def _swept(
+    runs: "Grid", store: Path, workers: "int | Workers", retry: bool, shard: "Shard"
+) -> tuple[dict[str, Any], str]:
     from equipoise.sweeps.run import errors_of, failures_of
     from equipoise.sweeps.sweep import sweep as run_grid
 
     def best() -> Any:
         return best_table(list(errors_of(runs, store)))
 
-    progress = _watched(run_grid(runs.name, runs.cells, store, workers, retry), best)
+    progress = _watched(run_grid(runs.name, runs.cells, store, workers, retry, shard), best)
     _tell_failures(failures_of(runs, store))
     document = {
         "done": progress.done,
@@ -140,14 +160,16 @@ def _swept(runs: "Grid", store: Path, workers: int, retry: bool) -> tuple[dict[s
         "total": progress.total,
         "store": str(store),
     }
-    end = (
-        f"{progress.done} of {progress.total} runs are in {store}; `equipoise report {store}` "
-        "makes figures of it"
-    )
+    of_shard, then = "", f"`equipoise report {store}` makes figures of it"
+    if shard.parts > 1:
+        of_shard, then = f" of shard {shard}", "`equipoise store merge` joins it with the others"
+    end = f"{progress.done} of {progress.total} runs{of_shard} are in {store}; {then}"
     return document, as_text(best()) + end
 
 
-def _searched(runs: "Grid", store: Path, workers: int, retry: bool) -> tuple[dict[str, Any], str]:
+def _searched(
+    runs: "Grid", store: Path, workers: "int | Workers", retry: bool
+) -> tuple[dict[str, Any], str]:
     from equipoise.sweeps.search import search as run_search
 
     answers: list[Any] = []

@@ -12,7 +12,7 @@ from equipoise.algorithms.schedule import schedule_of
 from equipoise.engine import can_be_stacked
 from equipoise.settings import Run
 from equipoise.sweeps.grid import Grid
-from equipoise.sweeps.sweep import resolved, task_for
+from equipoise.sweeps.stacks import resolved, task_for
 from equipoise.training import account_of
 
 TIMED = 3  # local steps of all clients, after one that warms up

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,9 +11,12 @@ from equipoise.paper.grid import paper_grid
 from equipoise.sweeps.grid import Grid, grid, read_grid
 from equipoise.sweeps.search import Found
 from equipoise.sweeps.search import search as search_grid
+from equipoise.sweeps.shard import read_shard
+from equipoise.sweeps.stacks import key_of, resolved, task_of
 from equipoise.sweeps.store import Store
-from equipoise.sweeps.sweep import Progress, key_of, resolved, task_of
+from equipoise.sweeps.sweep import Progress
 from equipoise.sweeps.sweep import sweep as run_grid
+from equipoise.sweeps.workers import Workers
 from equipoise.tasks import task_spec
 
 NOTICE = (
@@ -46,6 +50,8 @@ def sweep(
     retry: bool = False,
     simulate: bool = False,
     search: bool = False,
+    ray: str | None = None,
+    shard: str | None = None,
     watch: Watch = lambda steps: steps,
     **values: Any,
 ) -> Swept:
@@ -53,25 +59,54 @@ def sweep(
     ...)``, or ``sweep("grid.toml")``, or ``sweep("paper", task="femnist")``, as the command does.
 
     `search` runs only as much of it as finding the best local steps takes. `watch` may wrap the
-    iterator of progress, to show it.
+    iterator of progress, to show it. `ray` is the address of a Ray cluster, whose processors do the
+    work instead of `workers`. `shard` is one part of the grid: "2/8" is the second of eight.
 
     Several workers are processes that import the calling script again: keep the call under
     ``if __name__ == "__main__":``.
     """
     task_of.cache_clear()  # files may have changed since the last sweep of this process
     runs = grid_of(what, simulate=simulate, **values)
-    require(workers >= 1, f"workers={workers} is not >= 1")
+    part = read_shard(shard)
+    check_search(search, shard)
     found: list[Found] = []
-    if search:
-        steps = _searched(runs, Path(store), workers, retry, found)
-    else:
-        steps = run_grid(runs.name, runs.cells, Path(store), workers, retry)
-    *_, progress = watch(steps)
+    with workers_of(workers, ray) as some:
+        if search:
+            steps = _searched(runs, Path(store), some, retry, found)
+        else:
+            steps = run_grid(runs.name, runs.cells, Path(store), some, retry, part)
+        *_, progress = watch(steps)
     return Swept(progress.done, progress.failed, progress.total, Path(store), found)
 
 
+def workers_of(number: int, ray: str | None) -> AbstractContextManager[int | Workers]:
+    """Those who will work: so many processes, or a Ray cluster."""
+    require(number >= 1, f"workers={number} is not >= 1")
+    if ray is None:
+        return nullcontext(number)
+    require(
+        number == 1,
+        f"workers={number} with ray={ray}, whose processors do the work: leave one of them out",
+    )
+    try:
+        from equipoise.sweeps.ray import Cluster
+    except ModuleNotFoundError:
+        raise InvalidValue(
+            f"ray={ray} needs Ray: pip install 'equipoise[ray]', here and on all nodes"
+        ) from None
+    return Cluster(ray)
+
+
+def check_search(search: bool, shard: str | None) -> None:
+    require(
+        not search or shard is None,
+        f"shard={shard} with a search, which chooses its runs by the results of all: leave one of "
+        "them out",
+    )
+
+
 def _searched(
-    runs: Grid, store: Path, workers: int, retry: bool, found: list[Found]
+    runs: Grid, store: Path, workers: int | Workers, retry: bool, found: list[Found]
 ) -> Iterator[Progress]:
     for progress, answers in search_grid(runs, store, workers, retry):
         found[:] = answers
@@ -122,6 +157,12 @@ def failures_of(runs: Grid, store: Path) -> list[str]:
     wanted = {key_of(run) for run in map(resolved, runs.settings)}
     with Store(store, read_only=True) as kept:
         return [error for key, error in kept.failures().items() if key in wanted]
+
+
+def missing_of(runs: Grid, store: Path) -> int:
+    """How many runs of the grid are not in the store."""
+    with Store(store, read_only=True) as kept:
+        return len({key_of(run) for run in map(resolved, runs.settings)} - kept.keys())
 
 
 __all__ = ["NOTICE", "Progress", "Swept", "errors_of", "failures_of", "grid_of", "sweep"]

@@ -24,8 +24,10 @@ from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec
 from equipoise.errors import require
 from equipoise.settings import Settings
 from equipoise.sweeps.grid import Grid
+from equipoise.sweeps.stacks import key_of, resolved, task_for
 from equipoise.sweeps.store import Store
-from equipoise.sweeps.sweep import Progress, Workers, key_of, resolved, sweep, task_for
+from equipoise.sweeps.sweep import Progress, sweep
+from equipoise.sweeps.workers import Workers, at_work
 
 SHARE = 0.15  # of the grid's runs
 KAPPA = 1.0  # standard deviations of hope: where to run next
@@ -81,7 +83,11 @@ class Found(NamedTuple):
 
 
 def search(
-    grid: Grid, store: Path, workers: int = 1, retry: bool = False, share: float = SHARE
+    grid: Grid,
+    store: Path,
+    workers: int | Workers = 1,
+    retry: bool = False,
+    share: float = SHARE,
 ) -> Iterator[tuple[Progress, list[Found]]]:
     """Search all cells of the grid; yields where it stands, and what is found so far.
 
@@ -92,7 +98,7 @@ def search(
     chains = _chains(grid)
     limits = [max(int(share * _size(cells)), len(_first(cells))) for cells in chains]
     clock = _Clock(sum(limits))
-    with Workers(workers) as pool:
+    with at_work(workers) as pool:
         while wanted := _next_of_all(chains, limits):
             runs = [cell.trials[i][len(cell.errors[i])] for cell, i in wanted]
             steps = sweep(grid.name, [(run,) for run in runs], store, pool, retry)

@@ -10,13 +10,14 @@ import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from equipoise.errors import DataError
 from equipoise.result import Result
+from equipoise.sweeps import keys
 
 VERSION = 1
 SCHEMA = (
@@ -38,7 +39,8 @@ CREATE TABLE runs (
     train_error REAL,
     failed TEXT,                 -- the run ended, but its numbers are not finite
     seconds REAL NOT NULL,       -- of processor time, its share of a stack
-    result TEXT NOT NULL         -- the whole Result as JSON, but for its curve
+    result TEXT NOT NULL         -- the whole Result as JSON, but for its curve, and the version of
+                                 -- the arithmetic that gave it ("numbers")
 ) STRICT""",
     """
 CREATE TABLE curves (
@@ -56,6 +58,9 @@ CREATE TABLE failures (
     error TEXT NOT NULL
 ) STRICT""",
 )
+MAY_DIFFER = "'$.version', '$.notices', '$.numbers'"
+"""Of two results of a run that are equal, as paths into their JSON."""
+
 PATIENCE = 60.0  # seconds to wait for another process that writes
 
 
@@ -87,18 +92,12 @@ class Store:
 
     def _for_writing(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        return sqlite3.connect(self.path, timeout=PATIENCE, isolation_level=None)
+        address = self.path.absolute().as_uri()  # others may be attached by theirs
+        return sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
 
     def _for_reading(self) -> sqlite3.Connection:
-        """In a folder where nothing may be written SQLite cannot share the file with a writer; but
-        then there is none."""
-        shared = os.access(self.path.parent, os.W_OK)
-        how = "mode=ro" if shared else "mode=ro&immutable=1"
         return sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?{how}",
-            uri=True,
-            timeout=PATIENCE,
-            isolation_level=None,
+            _to_read(self.path), uri=True, timeout=PATIENCE, isolation_level=None
         )
 
     def _open(self, read_only: bool) -> None:
@@ -177,9 +176,9 @@ class Store:
         """The runs that are finished."""
         return {key for (key,) in self._rows("SELECT key FROM runs")}
 
-    def finished(self, keys: Iterable[str]) -> set[str]:
+    def finished(self, names: Iterable[str]) -> set[str]:
         """Those of these runs that are finished."""
-        some = json.dumps([*keys])
+        some = json.dumps([*names])
         return {
             key
             for (key,) in self._rows(
@@ -210,11 +209,59 @@ class Store:
         columns = len(self._db.execute(f"SELECT * FROM {table} LIMIT 0").description)
         self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * columns)})", rows)
 
-    def fail(self, failed: dict[str, str], error: str) -> None:
+    def fail(self, failed: Mapping[str, str], error: str) -> None:
         """Note runs (key, JSON) that could not be run, and why."""
         rows = [(key, run, error) for key, run in failed.items()]
         with self._told(), self._transaction():
             self._db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?)", rows)
+
+    def arithmetic(self) -> set[int | None]:
+        """The versions of the arithmetic (`keys.NUMBERS`) that gave the numbers of the finished
+        runs; None of one from before they were noted."""
+        query = "SELECT DISTINCT json_extract(result, '$.numbers') FROM runs"
+        return {numbers for (numbers,) in self._rows(query)}
+
+    def take_over(self, path: Path) -> str | None:
+        """Copy all that another store holds; or, if it has other results of a run that is here,
+        nothing, and return the key of that run."""
+        with Store(path, read_only=True), self._told():  # it is a store, and can be read
+            self._db.execute("ATTACH ? AS other", (_to_read(path),))
+            try:
+                key = self._contradicted()
+                if key is None:
+                    with self._transaction():
+                        self._copy()
+            finally:
+                self._db.execute("DETACH other")
+        return key
+
+    def _contradicted(self) -> str | None:
+        """A run that has one result here and another in the store that is attached: anything but
+        the sweep that asked for it, seconds, notices and versions differs."""
+        columns = [row[1] for row in self._rows("PRAGMA main.table_info(runs)")]
+        alike = [c for c in columns if c not in ("key", "sweep", "seconds", "result")]
+        results = (f"json_remove({store}.result, {MAY_DIFFER})" for store in ("m", "o"))
+        differs = " OR ".join([*(f"m.{c} IS NOT o.{c}" for c in alike), " IS NOT ".join(results)])
+        both = "SELECT m.key FROM main.runs m JOIN other.runs o USING (key)"
+        curves = " UNION ALL ".join(
+            f"SELECT key FROM (SELECT * FROM {left}.curves WHERE key IN ({both}) "
+            f"EXCEPT SELECT * FROM {right}.curves)"
+            for left, right in (("main", "other"), ("other", "main"))
+        )
+        rows = self._rows(f"{both} WHERE {differs}") or self._rows(curves)
+        return str(rows[0][0]) if rows else None
+
+    def _copy(self) -> None:
+        new = "SELECT key FROM other.runs EXCEPT SELECT key FROM main.runs"
+        self._db.execute(f"CREATE TEMP TABLE new AS {new}")
+        for table in ("runs", "curves"):
+            self._db.execute(
+                f"INSERT INTO main.{table} SELECT * FROM other.{table} "
+                "WHERE key IN (SELECT key FROM temp.new)"
+            )
+        self._db.execute("DROP TABLE temp.new")
+        self._db.execute("INSERT OR IGNORE INTO main.failures SELECT * FROM other.failures")
+        self._db.execute("DELETE FROM main.failures WHERE key IN (SELECT key FROM main.runs)")
 
     def table(self, columns: str = "*", where: str = "1", *values: Any) -> list[dict[str, Any]]:
         """Rows of the finished runs as dicts."""
@@ -259,8 +306,22 @@ def _run_row(sweep: str, finished: Finished) -> tuple[Any, ...]:
         _finite(train_error),
         _failure(result),
         seconds,
-        result.model_dump_json(exclude={"curve", "per_round"}),
+        _document(result),
     )
+
+
+def _document(result: Result) -> str:
+    """The result as JSON with the version of the arithmetic, which is not a run's own business."""
+    document = result.model_dump_json(exclude={"curve", "per_round"})
+    return f'{document[:-1]},"numbers":{keys.NUMBERS}}}'
+
+
+def _to_read(path: Path) -> str:
+    """The address of a store that is only read. In a folder where nothing may be written SQLite
+    cannot share the file with a writer; but then there is none."""
+    shared = os.access(path.parent, os.W_OK)
+    how = "mode=ro" if shared else "mode=ro&immutable=1"
+    return f"{path.absolute().as_uri()}?{how}"
 
 
 def _curve_rows(key: str, result: Result) -> Iterator[tuple[Any, ...]]:
