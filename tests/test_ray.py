@@ -79,7 +79,8 @@ def cluster(monkeypatch):
     on_ray._task.cache_clear()
     some = Cluster("here:1")
     some._train, some.objects = Node(), objects
-    return some
+    yield some
+    some._threads.shutdown()  # before the real Ray is back
 
 
 def finished(document, store, workers=1):

@@ -44,8 +44,13 @@ from equipoise.sweeps.store import Store
 from equipoise.tasks import Task, TaskOptions
 
 # Ray reads these when it is imported. Whatever its processes say of themselves, and of each other,
-# would stand among the results on standard output.
-os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+# would stand among the results on standard output; and a thread that still waits when a sweep is
+# interrupted must not start a cluster of its own.
+os.environ |= {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    "RAY_ENABLE_AUTO_CONNECT": "0",
+}
 
 import ray
 from ray import cloudpickle
