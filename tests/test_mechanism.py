@@ -250,7 +250,7 @@ def test_a_new_mechanism_is_swept_as_itself(own_rules, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"noise_rule": "lemma2"}, r"noise_rule='lemma2' is not one of exact, lemma1$"),
+        ({"noise_rule": "lemma2"}, r"noise_rule='lemma2' is not one of exact, lemma1, nbafl$"),
         (
             {"noise_rule": "lemma1", "v": 1.0, "unit": "record"},
             "noise_rule=lemma1 with unit=record: it belongs to unit=client; leave it out",

@@ -772,4 +772,4 @@ def test_before_a_sweep_begins_it_says_what_it_will_take():
     run = resolved(Settings.of(task="digits-mlp", clients=5, iterations=12, epsilon=1.0, clip=1.0))
     sigma = noise_sigma(1.0, 1e-5, 12, 2.0)  # the loudest: twelve rounds
     d = task_of("digits-mlp", TaskOptions.of(run)).dimension
-    assert f"to {sigma * math.sqrt(d / 5):.2g} times as long as the longest message" in exact
+    assert f"to {sigma * math.sqrt(d / 5):.2g} times as long as what it hides may be" in exact

@@ -69,15 +69,14 @@ def _noise_words(runs: list[Run]) -> str:
     rule = run.noise_rule + (f", v = {run.v}" if run.v is not None else "")
     where = f"unit {run.unit}, noise in {run.noise_in}, rule {rule}, trust {run.trust}"
     times = [math.sqrt(_loudness(r)) for r in {_place(r): r for r in runs}.values()]
-    said = (
+    words = (
         f"{where}: {len(runs):,} runs; the mean noise of a {run.mechanism.paid_per} is "
-        f"{min(times):.2g} to {max(times):.2g} times as long as the longest "
-        f"{'message' if run.mechanism.noises_message else 'gradient'}"
+        f"{min(times):.2g} to {max(times):.2g} times as long as what it hides may be"
     )
     if not run.mechanism.at_label:
         least = min(runs, key=lambda r: (r.epsilon, r.iterations))
-        said += f"; its epsilon is a label: {least.epsilon:g} spends {_spent(least):.4g}"
-    return said
+        words += f"; its epsilon is a label: {least.epsilon:g} spends {_spent(least):.4g}"
+    return words
 
 
 def _place(run: Run) -> tuple[Any, ...]:
