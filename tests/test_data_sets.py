@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from data_files import BATCHES, binary, cifar_archive, femnist_files, leaf, put, tar_of, writer
-from equipoise import DataError, train
+from equipoise import DataError, report, sweep, train
 from equipoise.paper.data.cifar10 import CIFAR10
 from equipoise.paper.data.femnist import FEMNIST
 from equipoise.paper.data.reddit import REDDIT
@@ -260,3 +260,20 @@ def test_an_equal_split_reads_no_targets(place, monkeypatch):
     assert [len(part) for part in (dealt.pool, *dealt.parts, *dealt.tests)] == [3, 3, 3, 3, 4, 4, 4]
     with pytest.raises(ValueError, match="a target of task=a task is not a class"):
         table1._records_dealt(arrays, TaskOptions(split="dirichlet:1"), 3, "a task")
+
+
+def test_a_part_of_a_data_set_is_called_one(place, tmp_path):
+    """In the task, the result, and the report; the whole is not."""
+    users = {f"f{i}": writer([i, 1, 2, 3], i) for i in range(6)}
+    femnist_files(place, leaf(users), leaf({name: writer([5]) for name in users}))
+    task = load_task("femnist-narrow", TaskOptions())
+    part = "24 of 36,774 training and 6 of 4,104 test records"
+    assert task.part == part
+    result = train(task="femnist-narrow", epsilon=2, clip=1, iterations=2, diagnostics=True)
+    assert result.part == part
+    assert f"PART OF THE DATA: {part}." in result.notices
+    document = {"task": "femnist-narrow", "epsilon": 2, "clip": 1, "iterations": 2, "seeds": [0]}
+    sweep(document, store=tmp_path / "s.sqlite")
+    report(tmp_path / "s.sqlite", out=tmp_path / "r")
+    assert part in (tmp_path / "r" / "index.html").read_text()
+    assert load_task("digits", TaskOptions()).part == ""

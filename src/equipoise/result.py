@@ -135,6 +135,8 @@ class Result(BaseModel):
     baseline_error: Real | None
     client_error: Real | None
     error_name: str
+    part: str = ""
+    """How much of its data set the task was, where that is not the whole."""
     public_only: PublicOnly | None
     run: Run
     account: Annotated[Account, PlainSerializer(_account_document)]

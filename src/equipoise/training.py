@@ -201,6 +201,7 @@ def _result(ready: Prepared, trained: Trained) -> Result:
         client_error=client_error,
         baseline_error=_baseline(task, curve),
         error_name=task.error_name,
+        part=task.part,
         public_only=ready.alone,
         curve=curve,
         per_round=trained.diagnoses or None,

@@ -189,7 +189,8 @@ def _case(
         convention=convention,
         unit=sample.settings["unit"],
         nominal=not at_label(sample.settings),
-        meaning=meaning(sample.settings, group.privacy is not None),
+        meaning=meaning(sample.settings, group.privacy is not None)
+        + (f"; {sample.part}" if sample.part else ""),
         error_name=sample.error_name,
         baseline=sample.baseline_error,
         cells=cells,

@@ -40,6 +40,7 @@ class Stored(NamedTuple):
     """The run's, by the names of `Run`."""
     sigma: float
     error_name: str
+    part: str
     baseline_error: float | None
     constants: tuple[float, float] | None
     """mu and L of the task, where they are known."""
@@ -52,6 +53,7 @@ def stored(document: dict[str, Any]) -> Stored:
         settings=result.run.model_dump(mode="json"),
         sigma=result.account.sigma,
         error_name=result.error_name,
+        part=result.part,
         baseline_error=result.baseline_error,
         constants=(result.mu, result.L) if result.mu and result.L else None,
     )

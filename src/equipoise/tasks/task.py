@@ -183,6 +183,7 @@ class Task:
     iterations      local steps in total, if the user does not say
     public          what was taken as public, in sentences
     outside         what of this was read off private records, and how to avoid that, in sentences
+    part            how much of its data set this is, where that is not the whole
     batch           records in a minibatch; None for all
     split           how records were dealt to the clients, where the task deals them
     test_records    how many records are measured on, where that is work
@@ -206,6 +207,7 @@ class Task:
     iterations: int
     public: tuple[str, ...]
     outside: tuple[str, ...] = ()
+    part: str = ""
     constant_error: float | None = None
     pool: Table | Clients | None = None
     public_l2: float | None = None
@@ -227,7 +229,8 @@ class Task:
     @property
     def notices(self) -> list[str]:
         """What a reader of a plan or a result must know of the task before anything else."""
-        return [f"OUTSIDE THE GUARANTEE: {sentence}." for sentence in self.outside]
+        partial = [f"PART OF THE DATA: {self.part}."] if self.part else []
+        return [*(f"OUTSIDE THE GUARANTEE: {sentence}." for sentence in self.outside), *partial]
 
     @property
     def dimension(self) -> int:

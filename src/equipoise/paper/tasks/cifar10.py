@@ -27,6 +27,7 @@ def cifar10(
         cross_entropy,
         accuracy,
         options,
+        whole=CIFAR10.records,
         owner="file",
         natural=False,
         constant_error=majority_error(arrays["test_targets"]),

@@ -26,6 +26,7 @@ def femnist(
         cross_entropy,
         accuracy,
         options,
+        whole=FEMNIST.records,
         owner="writer",
         natural=False,
         constant_error=majority_error(arrays["test_targets"]),

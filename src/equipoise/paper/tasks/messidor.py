@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from equipoise.paper.data.cache import Arrays
+from equipoise.paper.data.data_set import DataSet
 from equipoise.paper.data.fundus import DEEPDRID, MESSIDOR
 from equipoise.paper.networks import vgg11
 from equipoise.paper.tasks.rows import ROWS
@@ -30,13 +31,14 @@ ROW = ROWS["messidor"]
 
 def messidor(options: TaskOptions) -> Task:
     """Clients are the hospitals: Lariboisière, St Etienne, Brest."""
-    return _task("messidor", MESSIDOR.prepared(), options, owner="hospital", natural=True)
+    arrays = MESSIDOR.prepared()
+    return _task("messidor", arrays, options, MESSIDOR, owner="hospital", natural=True)
 
 
 def deepdrid(options: TaskOptions) -> Task:
     """Clients are equal random parts, because two of the three sources have too few records to
     train on: 36 and 24 of 1,200. split=natural makes the sources clients as they are."""
-    return _task("deepdrid", DEEPDRID.prepared(), options, owner="source", natural=False)
+    return _task("deepdrid", DEEPDRID.prepared(), options, DEEPDRID)
 
 
 def deepdrid_narrow(options: TaskOptions) -> Task:
@@ -46,7 +48,7 @@ def deepdrid_narrow(options: TaskOptions) -> Task:
         images = arrays[f"{part}_inputs"]
         small = [_reduced(images[start : start + 100]) for start in range(0, len(images), 100)]
         arrays[f"{part}_inputs"] = np.concatenate(small)
-    return _task("deepdrid-narrow", arrays, options, "source", natural=False, hidden=NARROW)
+    return _task("deepdrid-narrow", arrays, options, DEEPDRID, hidden=NARROW)
 
 
 def _reduced(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -60,8 +62,9 @@ def _task(
     name: str,
     arrays: Arrays,
     options: TaskOptions,
-    owner: str,
-    natural: bool,
+    data_set: DataSet,
+    owner: str = "source",
+    natural: bool = False,
     hidden: int = 4096,
 ) -> Task:
     return federated_task(
@@ -72,6 +75,7 @@ def _task(
         functional.cross_entropy,
         accuracy,
         options,
+        whole=data_set.records,
         owner=owner,
         natural=natural,
         constant_error=majority_error(arrays["test_targets"]),

@@ -60,6 +60,7 @@ def _task(
         next_word_loss,
         next_word_accuracy,
         options,
+        whole=REDDIT.records,
         owner="user",
         natural=False,
         constant_error=_constant_error(arrays["test_targets"]),

@@ -31,6 +31,7 @@ def federated_task(
     metric: Callable[[Tensor, Tensor], Any],
     options: TaskOptions,
     *,
+    whole: tuple[int, int],
     owner: str,
     natural: bool,
     constant_error: float,
@@ -39,6 +40,7 @@ def federated_task(
 ) -> Task:
     """A task of Table 1. `arrays` has inputs, targets and owners of train and test records.
 
+    whole     train and test records of the whole data set
     owner     who a record comes from, in a word: split=natural deals whole owners to clients
     natural   whether that is the default
 
@@ -60,6 +62,7 @@ def federated_task(
         seed=options.seed,
         augment=augment,
         fingerprint=fingerprint(_sample(arrays[key]) for key in sorted(arrays)),
+        part=_part(arrays, whole),
         error_name=error_name,
         constant_error=constant_error,
         learning_rate=row.learning_rate,
@@ -71,6 +74,15 @@ def federated_task(
         ),
         sizes_public=True,
     )
+
+
+def _part(arrays: Arrays, whole: tuple[int, int]) -> str:
+    """How much of the data set is at hand, where that is not all of it."""
+    here = len(arrays["train_targets"]), len(arrays["test_targets"])
+    if here == whole:
+        return ""
+    (train, test), (all_train, all_test) = here, whole
+    return f"{train:,} of {all_train:,} training and {test:,} of {all_test:,} test records"
 
 
 def _initial(network: Callable[[], nn.Module], seed: int) -> FlatModel:
