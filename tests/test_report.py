@@ -15,9 +15,11 @@ from collections import Counter
 from html.parser import HTMLParser
 from itertools import permutations, product
 from operator import mul
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy.stats import page_trend_test
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
@@ -1312,3 +1314,19 @@ def test_the_page_works_in_a_browser(report, tmp_path):
     ]
     assert {url.split(":")[0] for url in asked} <= {"file", "data", "blob"}
     assert len([url for url in asked if url.startswith("file")]) == 1
+
+
+def test_an_optimum_without_noise_does_not_flatten_the_rest():
+    """1e-30 without noise beside 0.1 to 10 with it: the axis is for these."""
+    grid = Figure().subplots(1, 2, squeeze=False)
+    cells = [
+        SimpleNamespace(mean=mean, std=0.0, private=private)
+        for mean, private in ((1e-30, False), (0.1, True), (10.0, True))
+    ]
+    drawing.scale_errors(grid, cells, None)
+    bottom, top = grid[0, 0].get_ylim()
+    assert 1e-5 < bottom < 1e-3
+    assert top > 10
+    another = SimpleNamespace(mean=1e-3, std=0.0, private=False)
+    drawing.scale_errors(grid, [cells[0], another], None)
+    assert grid[0, 0].get_ylim()[0] < 1e-30, "without noise all of it is shown"

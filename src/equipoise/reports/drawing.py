@@ -144,6 +144,9 @@ def clip_name(clip: float) -> str:
     return "no clip" if clip == math.inf else f"clip C = {clip:g}"
 
 
+FAR_BELOW = 1000.0
+
+
 def wide_span(means: Sequence[float]) -> bool:
     """Whether errors differ so much that only a logarithmic scale shows them all."""
     return len(means) > 0 and min(means) > 0 and max(means) > 100 * min(means)
@@ -155,12 +158,14 @@ def scale_errors(
     """Error axes on which every mean is seen, and most of the bands; whether the error without
     training is seen.
 
-    Logarithmic axes where means span orders of magnitude.
+    Logarithmic axes where means span orders of magnitude. Means without noise that are far below
+    all with noise leave them at the bottom, or the others would lie on one line.
     """
     means = [cell.mean for cell in cells]
     bottom, top = _limits_of(cells, [*means, *more], baseline)
     if wide_span(means):
-        bottom, top = min(means) / 2.5, 2 * top
+        least = min((cell.mean for cell in cells if cell.private), default=min(means))
+        bottom, top = max(min(means), least / FAR_BELOW) / 2.5, 2 * top
         for axes in grid.flat:
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(lambda error, _: f"{error:g}")
