@@ -1,37 +1,44 @@
-"""The paper's experiments, reduced to about twelve core-hours: all five tasks, in every figure.
+"""The paper's experiments, reduced to what a desktop machine can do: five tasks, every figure.
 
     make reproduction-all                            # resumable at any moment
     python benchmarks/reproduction.py --task femnist-narrow --workers 2
-    python benchmarks/reproduction.py --hours        # what is done, and what is left
+    python benchmarks/reproduction.py --hours        # what is done
+    python benchmarks/reproduction.py --report       # figures and tables, from what is done
+    python benchmarks/reproduction.py --keep         # what is done, into benchmarks/results
 
-Stores go to `reproduction/`, one for each task. First the grid over local steps, budgets and clips;
-then, at the best local steps of that grid, fewer and more iterations; then, for FEMNIST, Table 1's
-own numbers. Conventions are kept apart: Lemma 1 with its constant read record-style throughout, and
-an exact epsilon for one client, and for one record, beside it.
+Stores go to `reproduction/`, one for each task; `--report` takes those of `benchmarks/results`
+where there are none. First the grid over local steps, budgets and clips; then, at the best local
+steps of that grid, fewer and more iterations; then, for FEMNIST, Table 1's own numbers. Conventions
+are kept apart: Lemma 1 with its constant read record-style throughout, and an exact epsilon for one
+client, and for one record, beside it.
 """
 
 import argparse
-import json
+import csv
+import lzma
 import math
 import os
+import shutil
 import sqlite3
-import statistics
 import sys
-from collections import defaultdict
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from equipoise import sweep
-from equipoise.algorithms.schedule import divisors_of
+from equipoise import report, sweep
+from equipoise.paper.second_stage import CLIP, other_iterations, swept_case
+from equipoise.reports.study import NOT_PRIVATE
 from equipoise.sweeps.grid import grid
+from equipoise.sweeps.merge import merge
 from equipoise.sweeps.stacks import key_of, resolved
 from equipoise.sweeps.sweep import Progress
 
 ROOT = Path(__file__).parent.parent
 os.environ.setdefault("EQUIPOISE_DATA", str(ROOT.parent / "shared" / "data"))
 STORES = ROOT / "reproduction"
+KEPT = ROOT / "benchmarks" / "results" / "reproduction"
 BOTH = ["dp-fedavg", "dp-scaffnew"]
 EPSILONS = [3.3, 2.0, 1.0, 0.5]
 LEMMA = {"noise_rule": "lemma1", "v": "record-style"}
@@ -64,7 +71,7 @@ FIRST: dict[str, dict[str, Any]] = {
         "eta": 10.0,
         "iterations": 300,
         "local_steps": [1, 10, 30, 100, 300],
-        "clips": [3.0, 10.0, 50.0],
+        "clips": [1.0, 3.0, 10.0, 50.0, 100.0],
         "seeds": [0, 1, 2],
         "record": {"sampling_rate": 0.01, "eta": 10.0, "iterations": 60, "local_steps": 10},
     },
@@ -72,7 +79,7 @@ FIRST: dict[str, dict[str, Any]] = {
         "eta": 0.1,
         "iterations": 60,
         "local_steps": [1, 5, 15, 60],
-        "clips": [1.0, 10.0, 50.0],
+        "clips": [0.1, 1.0, 3.0, 10.0, 50.0],
         "seeds": [0, 1, 2],
         "record": {"sampling_rate": 0.1, "eta": 0.1, "iterations": 30, "local_steps": 5},
     },
@@ -80,7 +87,7 @@ FIRST: dict[str, dict[str, Any]] = {
         "eta": 0.03,
         "iterations": 60,
         "local_steps": [1, 5, 15, 60],
-        "clips": [10.0, 50.0],
+        "clips": [0.1, 1.0, 3.0, 10.0, 50.0],
         "seeds": [0, 1, 2],
         "record": {"sampling_rate": 0.02, "eta": 0.03, "iterations": 30, "local_steps": 5},
     },
@@ -97,6 +104,7 @@ EVERYWHERE = {
     "epsilon": [10.0, 3.3, 2.0, 1.0, 0.5, math.inf],
     "clip": [0.03, 0.1, 0.3, 1.0, 3.0],
     "seeds": list(range(8)),
+    "variant": [{}, {"iterations": 480, "seeds": list(range(8, 32))}],
 }
 TABLE_1 = {  # FEMNIST at the paper's own numbers: T, step size, batch and a clip of Table 1
     "task": "femnist-narrow",
@@ -109,6 +117,10 @@ TABLE_1 = {  # FEMNIST at the paper's own numbers: T, step size, batch and a cli
     "epsilon": [3.3, 2.0, 1.0, 0.5, math.inf],
     **LEMMA,
 }
+SHOWN = ("lemma1 v=record-style", "exact")  # of networks, and of convex tasks
+EVERYWHERE_WORDS = "every ε and C"
+TABLE_1_NAME = "femnist-table-1"
+NETWORKS = [*FIRST, TABLE_1_NAME]
 
 
 def convex(task: str) -> dict[str, Any]:
@@ -139,55 +151,20 @@ def first(task: str) -> dict[str, Any]:
     }
 
 
-def best_steps(task: str) -> dict[tuple[str, float, float], int]:
-    """By algorithm, epsilon and clip the local steps with the least mean error in the first grid;
-    of runs that diverged the error is 1."""
-    T, errors = FIRST[task]["iterations"], defaultdict(lambda: defaultdict(list))
-    with sqlite3.connect(store_of(task)) as db:
-        rows = db.execute(
-            "SELECT algorithm, epsilon, clip_norm, local_steps, test_error, result FROM runs "
-            "WHERE iterations = ? AND unit = 'client'",
-            (T,),
-        )
-        for algorithm, epsilon, clip, steps, error, result in rows:
-            rule = json.loads(result)["run"]["noise_rule"]
-            if rule == "lemma1" or epsilon == math.inf:
-                where = algorithm, float(epsilon), float(clip)
-                errors[where][steps].append(1.0 if error is None else error)
-    return {
-        where: min(cells, key=lambda steps: statistics.fmean(cells[steps]))
-        for where, cells in errors.items()
-    }
-
-
 def second(task: str) -> dict[str, Any] | None:
-    """Other numbers of iterations at about the best local steps of the first grid: the paper's
-    figures of the error against T. The whole of the first grid must be there."""
+    """Other numbers of iterations at the best local steps of the first grid: the paper's figures of
+    the error against T. The whole of the first grid must be there."""
     if left(first(task), store_of(task)):
         return None
-    given = dict(FIRST[task])
-    T, clips = given["iterations"], given["clips"]
-    clip = clips[len(clips) // 2]
-    variants = []
-    for (algorithm, epsilon, C), steps in sorted(best_steps(task).items()):
-        if epsilon < math.inf and clip != C:
-            continue
-        for iterations in (T // 10, T // 4, T // 2, 2 * T):
-            near = min(divisors_of(iterations), key=lambda n: abs(math.log(n / steps)))
-            variant = {
-                "algorithm": algorithm,
-                "epsilon": epsilon,
-                "iterations": iterations,
-                "local_steps": near,
-            }
-            variants.append(variant | ({"clip": C, **LEMMA} if epsilon < math.inf else {}))
-    common = {key: given[key] for key in ("eta", "batch") if key in given}
+    given = FIRST[task]
+    case = swept_case(store_of(task), task, "client", LEMMA["v"])
+    variants = other_iterations(case, CLIP)
     return {
         "name": f"{task}-iterations",
         "task": task,
-        **common,
+        **{key: given[key] for key in ("eta", "batch") if key in given},
         "seeds": given["seeds"][:3],
-        "variant": variants,
+        "variant": [v | (LEMMA if v["epsilon"] < math.inf else {}) for v in variants],
     }
 
 
@@ -224,10 +201,70 @@ def run(document: dict[str, Any] | None, store: Path, workers: int) -> None:
 
 
 def hours() -> None:
+    """What is done, and how long it took."""
     for store in sorted(STORES.glob("*.sqlite")):
         with sqlite3.connect(store) as db:
             runs, spent = db.execute("SELECT count(*), sum(seconds) FROM runs").fetchone()
         print(f"{store.stem}: {runs} runs, {(spent or 0) / 3600:.2f} core-hours")
+
+
+def keep() -> None:
+    """Small copies of the stores of networks; the others are made again in minutes."""
+    KEPT.mkdir(exist_ok=True)
+    for store in [store_of(name) for name in NETWORKS if store_of(name).exists()]:
+        copy = store.with_suffix(".copy")
+        copy.unlink(missing_ok=True)
+        with sqlite3.connect(store) as db:
+            db.execute("VACUUM INTO ?", (str(copy),))
+        packed = KEPT / f"{store.name}.xz"
+        packed.write_bytes(lzma.compress(copy.read_bytes(), preset=9))
+        copy.unlink()
+        print(f"{packed.relative_to(ROOT)}: {packed.stat().st_size:,} bytes")
+
+
+def unpack() -> None:
+    """The kept stores, where no newer one is."""
+    STORES.mkdir(exist_ok=True)
+    for packed in KEPT.glob("*.sqlite.xz"):
+        store = STORES / packed.stem
+        if not store.exists():
+            store.write_bytes(lzma.decompress(packed.read_bytes()))
+
+
+def write_reports() -> None:
+    """One of all networks side by side, and one of every other store."""
+    unpack()
+    every = STORES / "networks.sqlite"
+    for name in (every, f"{every}-wal", f"{every}-shm"):
+        Path(name).unlink(missing_ok=True)
+    merge([store for task in FIRST if (store := store_of(task)).exists()], every)
+    alone = [store_of(name) for name in (TABLE_1_NAME, *CONVEX) if store_of(name).exists()]
+    for store in [every, *alone]:
+        shutil.rmtree(STORES / store.stem, ignore_errors=True)
+        print(f"{report(store, STORES / store.stem)}\n")
+
+
+def verdicts() -> None:
+    """How often each of the paper's observations holds, from the reports."""
+    cells: dict[str, dict[str, list[str]]] = {}
+    for name in ("networks", TABLE_1_NAME, *CONVEX):
+        path = STORES / name / "tables" / "observations.csv"
+        for line in csv.DictReader(path.open(encoding="utf-8")) if path.exists() else ():
+            column = line["task"] if name != TABLE_1_NAME else name
+            if line["convention"] in (*SHOWN, NOT_PRIVATE) and line["where"] != EVERYWHERE_WORDS:
+                row = f"{line['number']} {line['algorithm']}"
+                cells.setdefault(row, {}).setdefault(column, []).append(line["verdict"])
+    columns = list(dict.fromkeys(column for row in cells.values() for column in row))
+    print(f"| | {' | '.join(columns)} |\n|---|{'---|' * len(columns)}")
+    for row in sorted(cells):
+        counts = [Counter(cells[row].get(column, [])) for column in columns]
+        print(f"| {row} | {' | '.join(counted(count) for count in counts)} |")
+
+
+def counted(verdicts: Counter[str]) -> str:
+    """Holds, does not hold, inconclusive."""
+    named = [("holds", "+"), ("does not hold", "−"), ("inconclusive", "?")]
+    return " ".join(f"{verdicts[name]}{sign}" for name, sign in named if verdicts[name]) or "–"
 
 
 def main() -> None:
@@ -238,11 +275,14 @@ def main() -> None:
     parser.add_argument("--task", nargs="+", choices=known, default=known)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--first", action="store_true", help="the first grid alone")
-    parser.add_argument("--hours", action="store_true", help="say what is done, and stop")
+    instead = {"hours": hours, "report": write_reports, "verdicts": verdicts, "keep": keep}
+    for name, act in instead.items():
+        parser.add_argument(f"--{name}", action="store_true", help=act.__doc__)
     arguments = parser.parse_args()
-    if arguments.hours:
-        hours()
-        sys.exit()
+    for name, act in instead.items():
+        if getattr(arguments, name):
+            act()
+            sys.exit()
     torch.set_num_threads(1)
     for task in [task for task in arguments.task if task in CONVEX]:
         run(convex(task), store_of(task), arguments.workers)
@@ -251,7 +291,7 @@ def main() -> None:
         if not arguments.first:
             run(second(task), store_of(task), arguments.workers)
     if "femnist-narrow" in arguments.task and not arguments.first:
-        run({"name": "table-1", **TABLE_1}, store_of("femnist-table-1"), arguments.workers)
+        run({"name": "table-1", **TABLE_1}, store_of(TABLE_1_NAME), arguments.workers)
 
 
 if __name__ == "__main__":

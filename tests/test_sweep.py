@@ -4,16 +4,20 @@ import json
 import math
 import multiprocessing
 import sqlite3
+from collections import defaultdict
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import pytest
 
+import equipoise
 from equipoise import DataError, InvalidValue, train
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.paper.grid import paper_grid
+from equipoise.paper.tasks.rows import ROWS
 from equipoise.privacy import noise_sigma
 from equipoise.settings import Settings
 from equipoise.sweeps.foreword import foreword
@@ -737,6 +741,8 @@ def test_a_figure_of_the_paper_is_a_part_of_its_grid(figure, task, clips):
     ("how", "sentence"),
     [
         ({"figure": 3}, "figure=3 shows errors at the best local steps of each budget"),
+        ({"figure": 10, "iterations": 9}, "iterations=9 with figure=10, which has those of the"),
+        ({"figure": 3, "store": Path("none.sqlite")}, "store=none.sqlite has no runs of task=fem"),
         ({"figure": 1}, "figure=1 is not one that a sweep can make"),
         ({"figure": 8}, "figure=8 with task=femnist: it is about ixi and hippocampus alone"),
         ({"v": 1.0, "unit": "record"}, "Lemma 1 is about clients"),
@@ -747,6 +753,33 @@ def test_figures_that_no_grid_can_make_are_refused(how, sentence):
         paper_grid("femnist", **how)
     with pytest.raises(InvalidValue, match="for which Table 1 has no such clip threshold"):
         paper_grid("messidor", figure=7)
+
+
+def test_figure_3_has_the_best_local_steps_of_figure_2(tmp_path, monkeypatch):
+    row = ROWS["femnist"]._replace(clients=5, iterations=24, clips=(0.1, 10.0))
+    monkeypatch.setitem(ROWS, "breast-cancer", row)
+    store = tmp_path / "figures.sqlite"
+    equipoise.sweep("paper", task="breast-cancer", store=store)
+    with pytest.raises(InvalidValue, match=r"no runs of .* with unit=client, v=0.5, noise"):
+        equipoise.sweep("paper", task="breast-cancer", figure=3, v=0.5, store=store)
+    by_steps = defaultdict(lambda: defaultdict(list))
+    columns = "algorithm, epsilon, clip_norm, local_steps, test_error"
+    for run in Store(store, read_only=True).table(columns):
+        if run["clip_norm"] in (10.0, math.inf):
+            at = run["algorithm"], run["epsilon"]
+            by_steps[at][run["local_steps"]].append(run["test_error"])
+    best = {
+        at: min(errors, key=lambda steps: (round(fmean(errors[steps]), 12), steps))
+        for at, errors in by_steps.items()
+    }
+    variants = paper_grid("breast-cancer", figure=3, store=store)["variant"]
+    assert {(v["algorithm"], v["epsilon"]): v["local_steps"] for v in variants} == best
+    assert len({*best.values()}) > 1
+    for variant in variants:
+        assert {variant["local_steps"], 24, 48} <= {variant["local_steps"], *variant["iterations"]}
+        assert all(total % variant["local_steps"] == 0 for total in variant["iterations"])
+    done = equipoise.sweep("paper", task="breast-cancer", figure=10, store=store)
+    assert done.done == done.total == 3 * sum(len(variant["iterations"]) for variant in variants)
 
 
 def test_before_a_sweep_begins_it_says_what_it_will_take():

@@ -41,7 +41,10 @@ def sweep(
     seeds: Annotated[int, Parameter(help="for the paper's grid: number of trials")] = TRIALS,
     figure: Annotated[
         int | None,
-        Parameter(help="for the paper's grid: what this figure shows (2, 4 to 9) and no more"),
+        Parameter(
+            help="for the paper's grid: what this figure shows (2 to 10) and no more; 3 and 10 go "
+            "on from the store of 2"
+        ),
     ] = None,
     v: Annotated[
         str | None,
@@ -104,9 +107,9 @@ def sweep(
     if what == "paper":
         require(task is not None, "the paper's grid needs a task: --task femnist, for instance")
     if show_grid:
-        print(toml_text(document_of(what, **given)), end="")
+        print(toml_text(document_of(what, store, **given)), end="")
         return
-    runs = grid_of(what, simulate=simulate, **given)
+    runs = grid_of(what, store, simulate=simulate, **given)
     part = read_shard(shard)
     check_search(search, shard)
     cores = 1 if ray else os.cpu_count() or 1

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from equipoise.errors import require
+from equipoise.errors import InvalidValue, require
+from equipoise.paper.second_stage import CLIP, other_iterations, swept_case
 from equipoise.paper.tasks.rows import ROWS
 from equipoise.refusals import shown
 
@@ -51,10 +53,12 @@ def paper_grid(
     figure: int | None = None,
     v: float | str | None = None,
     unit: str = "client",
+    store: Path | None = None,
 ) -> dict[str, Any]:
     """The grid of the paper's experiments on one of its five tasks (or on their stand-ins): of one
     of its figures, or of all that vary local steps; with the noise of Lemma 1 if its constant v is
-    given, else at an exact epsilon."""
+    given, else at an exact epsilon. Figures 3 and 10 go on from the store that a sweep of figure 2
+    filled: their local steps are the best ones there."""
     require(
         task in ROWS,
         f"task{shown(task)} is not one of the paper's: there are {', '.join(sorted(ROWS))}",
@@ -64,32 +68,52 @@ def paper_grid(
         v is None or unit == "client",
         f"v={v} with unit={unit}: Lemma 1 is about clients; leave one of them out",
     )
-    row = ROWS[task]
-    clips = list(row.clips if figure is None else _clips_of(figure, task, row.clips))
-    lemma = {} if v is None else {"noise_rule": "lemma1", "v": v}
-    record = {} if unit == "client" else {"unit": unit}
-    return {
+    common = {
         "name": f"paper-{task}" + (f"-figure-{figure}" if figure else ""),
         "task": task,
-        **PAPER,
         "seeds": list(range(seeds)),
+        **({} if v is None else {"noise_rule": "lemma1", "v": v}),
+        **({} if unit == "client" else {"unit": unit}),
+    }
+    if figure in AT_THE_BEST:
+        return {**common, "variant": _at_the_best(figure, task, iterations, v, unit, store)}
+    row = ROWS[task]
+    clips = list(row.clips if figure is None else _clips_of(figure, task, row.clips))
+    return {
+        **common,
+        **PAPER,
         "iterations": row.iterations if iterations is None else iterations,
         "clip": clips if unit == "client" else RECORD_CLIP,
-        **lemma,
-        **record,
     }
+
+
+def _at_the_best(
+    figure: int,
+    task: str,
+    iterations: int | None,
+    v: float | str | None,
+    unit: str,
+    store: Path | None,
+) -> list[dict[str, Any]]:
+    require(
+        iterations is None,
+        f"iterations={iterations} with figure={figure}, which has those of the store and others: "
+        "leave one of them out",
+    )
+    if store is None:
+        raise InvalidValue(
+            f"figure={figure} shows errors at the best local steps of each budget: give the store "
+            "that a sweep of figure 2 filled"
+        )
+    clip = CLIP if unit == "client" else RECORD_CLIP
+    return other_iterations(swept_case(store, task, unit, v), clip)
 
 
 def _clips_of(number: int, task: str, clips: Sequence[float]) -> Sequence[float]:
     require(
-        number not in AT_THE_BEST,
-        f"figure={number} shows errors at the best local steps of each budget: sweep figure 2, and "
-        "then other iterations with the best local steps that its report says",
-    )
-    require(
         number in FIGURES,
         f"figure={number} is not one that a sweep can make: these are "
-        f"{', '.join(map(str, FIGURES))}",
+        f"{', '.join(map(str, sorted([*FIGURES, *AT_THE_BEST])))}",
     )
     figure = FIGURES[number]
     only = figure.tasks.split()

@@ -66,7 +66,7 @@ def sweep(
     ``if __name__ == "__main__":``.
     """
     task_of.cache_clear()  # files may have changed since the last sweep of this process
-    runs = grid_of(what, simulate=simulate, **values)
+    runs = grid_of(what, Path(store), simulate=simulate, **values)
     part = read_shard(shard)
     check_search(search, shard)
     found: list[Found] = []
@@ -114,26 +114,31 @@ def _searched(
 
 
 def document_of(
-    what: "str | os.PathLike[str] | dict[str, Any] | None", **values: Any
+    what: "str | os.PathLike[str] | dict[str, Any] | None", store: Path, **values: Any
 ) -> dict[str, Any]:
-    """A grid as a document: from a file, by name, or as it was given."""
+    """A grid as a document: from a file, by name (then it may depend on what is in the store), or
+    as it was given."""
     if what is None:
         return values
     if isinstance(what, dict):
         return {**what, **values}
     name = os.fspath(what)
     if name in NAMED_GRIDS:
-        return NAMED_GRIDS[name](**values)
+        return NAMED_GRIDS[name](store=store, **values)
     for key in values:
         raise InvalidValue(f"{key} with a grid of your own: give it in {name}")
     return read_grid(Path(name))
 
 
 def grid_of(
-    what: "str | os.PathLike[str] | dict[str, Any] | None", *, simulate: bool, **values: Any
+    what: "str | os.PathLike[str] | dict[str, Any] | None",
+    store: Path,
+    *,
+    simulate: bool,
+    **values: Any,
 ) -> Grid:
     """The runs of a grid, once it is clear that nobody mistakes it for private training."""
-    runs = grid(document_of(what, **values))
+    runs = grid(document_of(what, store, **values))
     for task in {settings.task for settings in runs.settings}:
         require(
             simulate or not task_spec(task).own_files,

@@ -130,6 +130,10 @@ def untrained_key() -> Any:
     return key_line("without training", "#555555", "", linestyle=DASHED, linewidth=0.9)
 
 
+def training_key() -> Any:
+    return key_line("training error (mean)", "#777777", "", linestyle=":", linewidth=1)
+
+
 def below(case: Case, band: bool = True) -> str:
     """What a figure of a case shows, and under which conditions."""
     shown = f"{_mean_over(case, band)}; error: {case.error_name}"

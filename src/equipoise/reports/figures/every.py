@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from equipoise.reports.figures.budgets import nominal_and_exact, units
+from equipoise.reports.figures.by_task import common_clips, iterations_by_task, steps_by_task
 from equipoise.reports.figures.laws import steps_by_clip
 from equipoise.reports.figures.lines import error_by_clip, error_by_iterations, error_by_steps
 from equipoise.reports.figures.progress import progress
@@ -30,6 +31,11 @@ def every_figure(study: Study, laws: Sequence[Law]) -> Iterator[Drawn]:
         by_convention[law.convention].append(law)
     for convention, alike in by_convention.items():
         yield from _of_laws(convention, alike)
+    by_meaning: dict[tuple[str, str | None], list[Case]] = {}
+    for case in study.cases:
+        by_meaning.setdefault((case.convention, case.privacy), []).append(case)
+    for cases in by_meaning.values():
+        yield from _of_tasks(cases)
     for task in study.tasks:
         yield from _of_task(task_name(task), [case for case in study.cases if case.task == task])
 
@@ -51,6 +57,17 @@ def _by_steps(case: Case) -> Iterator[Drawn]:
         kind = f"local-steps-T{iterations}" if len(totals) > 1 else "local-steps"
         if figure or iterations == reference:
             yield Drawn(kind, case.title, "several local steps", figure)
+
+
+def _of_tasks(cases: Sequence[Case]) -> Iterator[Drawn]:
+    """For every clip threshold that several tasks have in common; the cases mean the same by
+    epsilon."""
+    for clip in common_clips(cases):
+        about, at = cases[0].convention, f"C{clip:g}"
+        yield Drawn(f"tasks-{at}", about, "several local steps", steps_by_task(cases, clip))
+        figure = iterations_by_task(cases, clip)
+        if figure is not None:
+            yield Drawn(f"tasks-iterations-{at}", about, "", figure)
 
 
 def _of_laws(convention: str, laws: Sequence[Law]) -> Iterator[Drawn]:
