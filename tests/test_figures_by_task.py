@@ -6,6 +6,8 @@ import pytest
 
 from equipoise.reports.figures.by_task import common_clips, iterations_by_task, steps_by_task
 from equipoise.reports.figures.every import every_figure
+from equipoise.reports.optima import laws
+from equipoise.reports.study import shared_meaning
 from test_report import bowl, study_of, sweep
 
 TWO = {"toy": 2, "other": 8}
@@ -72,3 +74,23 @@ def test_iterations_side_by_side(tmp_path):
     figure = iterations_by_task(study_of(tmp_path / "totals.sqlite", results).cases, 1.0)
     assert [tick for axes in figure.axes for tick in axes.get_xticks()][:3] == [16, 32, 64]
     assert "training error (mean)" in {text.get_text() for text in figure.legends[0].texts}
+
+
+def test_a_caption_says_once_what_tasks_share():
+    meanings = {"toy": "exact; trust: local; 5 clients", "other": "exact; trust: local; 3 clients"}
+    assert shared_meaning(meanings) == "exact; trust: local; toy: 5 clients; other: 3 clients"
+
+
+def test_groups_with_other_clients_share_the_figure_of_laws(tmp_path):
+    results = [
+        run
+        for task, clients in (("toy", 5), ("other", 3))
+        for clip, best in ((1, 2), (2, 4), (4, 8))
+        for run in sweep(bowl(best), task=task, clients=clients, clip=clip)
+    ]
+    study = study_of(tmp_path / "laws.sqlite", results)
+    drawn = [d for d in every_figure(study, laws(study, {})) if d.kind == "optimal-steps-by-clip"]
+    (figure,) = (d.figure for d in drawn)
+    words = figure.get_suptitle().replace("\n", " ")
+    assert "toy: 5 clients" in words
+    assert "other: 3 clients" in words

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from equipoise.paper.observations.check import observe
+from equipoise.paper.observations.check import GROUPS, observe
 from equipoise.paper.observations.clip import share_clipped
 from equipoise.paper.observations.interior import beyond_steps, inside
 from equipoise.paper.observations.iterations import with_prefixes
@@ -299,10 +299,34 @@ def test_a_trend_is_tested_within_trials_for_every_clip(tmp_path, optima, verdic
     found = findings(study_of(tmp_path, results), "3a")
     assert [(f.where, f.verdict) for f in found] == [("C = 1", verdict), ("C = 10", UNKNOWN)]
     listed = ", ".join(str(optima[epsilon]) for epsilon in (2.0, 1.0, 0.5))
-    assert found[0].effect.endswith(f"median optimum in order of falling ε: {listed}")
+    assert found[0].effect.endswith(f"median optimum as ε falls: {listed}")
     rows = [[optima[epsilon] for epsilon in (2.0, 1.0, 0.5)]] * 3
     L, expected, up, _ = page_trend(rows)
     assert f"L = {L:g} (without a trend {expected:g} on average), p = {up:.2g}" in found[0].effect
+
+
+@pytest.mark.parametrize(
+    ("optima", "verdict"),
+    [({1: 2, 3: 4, 10: 8}, HOLDS), ({1: 8, 3: 4, 10: 2}, FAILS), ({1: 4, 3: 4, 10: 4}, UNKNOWN)],
+)
+def test_local_steps_against_the_clip_threshold_are_a_trend_within_trials(
+    tmp_path, optima, verdict
+):
+    results = [
+        one
+        for clip, best in optima.items()
+        for epsilon, at in ((0.5, 4), (2.0, best))
+        for one in sweep(bowl(at), epsilon=epsilon, clip=clip)
+    ]
+    found = findings(study_of(tmp_path, results), "4c")
+    assert [(f.where, f.verdict) for f in found] == [("ε = 0.5", UNKNOWN), ("ε = 2", verdict)]
+    assert found[1].hypothesis == "The optimal τ rises as C rises"
+
+
+def test_smaller_models_and_stand_ins_belong_to_the_group_of_their_task():
+    assert GROUPS["reddit-narrow"] == GROUPS["femnist"] == GROUPS["cifar10-narrow"]
+    assert GROUPS["hippocampus-narrow"] == GROUPS["deepdrid-narrow"] == GROUPS["fed-ixi"]
+    assert GROUPS["messidor"] != GROUPS["reddit"]
 
 
 def test_optima_of_means_make_no_trend(tmp_path):

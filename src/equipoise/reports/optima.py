@@ -193,8 +193,10 @@ class Law:
     group: str
     tasks: tuple[str, ...]
     convention: str
-    meaning: str
-    """What epsilon means there, of one of the tasks."""
+    privacy: str
+    """All settings that say what epsilon means, as JSON."""
+    meanings: Mapping[str, str]
+    """The same in words, by task."""
     algorithm: str
     clips: tuple[float, ...]
     optima: tuple[tuple[int, ...], ...]
@@ -274,9 +276,9 @@ def laws(study: Study, groups: Mapping[str, str]) -> list[Law]:
             name = groups.get(case.task, case.task)
             group = _Group(name, case.privacy or "", case.convention, curve.algorithm)
             optima[group][curve.clip][_Place(case.task, curve.epsilon)] = best
-    meanings = {(case.privacy, case.convention): case.meaning for case in reversed(study.cases)}
+    meanings = {(c.privacy or "", c.convention, c.task): c.meaning for c in study.cases}
     return [
-        _law(group, meanings[group.privacy, group.convention], by_clip)
+        _law(group, meanings, by_clip)
         for group, by_clip in sorted(optima.items(), key=lambda item: item[0])
         if len(by_clip) > 1
     ]
@@ -289,16 +291,18 @@ def _private_optima(case: Case) -> Iterator[tuple[Curve, Optimum]]:
             yield curve, optimum(cells)
 
 
-def _law(group: _Group, meaning: str, by_clip: _ByClip) -> Law:
+def _law(group: _Group, meanings: Mapping[tuple[str, str, str], str], by_clip: _ByClip) -> Law:
     common = set.intersection(*map(set, by_clip.values()))
     clips = sorted(by_clip)
     counted = [_counted(by_clip[clip], common) for clip in clips]
     every = [*chain.from_iterable(optima.values() for optima in counted)]
+    tasks = sorted({place.task for place in chain.from_iterable(counted)})
     return Law(
         group.name,
-        tuple(sorted({place.task for place in chain.from_iterable(counted)})),
+        tuple(tasks),
         group.convention,
-        meaning,
+        group.privacy,
+        {task: meanings[group.privacy, group.convention, task] for task in tasks},
         group.algorithm,
         tuple(clips),
         tuple(_steps(optima.values()) for optima in counted),

@@ -253,6 +253,17 @@ def task_name(task: str) -> str:
     return Path(task).name
 
 
+def shared_meaning(meanings: Mapping[str, str]) -> str:
+    """What epsilon means in several tasks: once where they agree, by task where they do not."""
+    parts = {task_name(task): meaning.split("; ") for task, meaning in meanings.items()}
+    first, *others = parts.values()
+    words = common = [part for part in first if all(part in other for other in others)]
+    for task, its_own in parts.items():
+        if rest := [part for part in its_own if part not in common]:
+            words = [*words, f"{task}: {'; '.join(rest)}"]
+    return "; ".join(words)
+
+
 def _span(values: list[float]) -> str:
     low, high = number(min(values)), number(max(values))
     return low if low == high else f"{low} to {high}"

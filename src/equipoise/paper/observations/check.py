@@ -15,10 +15,11 @@ from itertools import product
 from typing import Any
 
 from equipoise.paper.observations.budgets import falls, rises
-from equipoise.paper.observations.clip import acts_early, follows, matters
+from equipoise.paper.observations.clip import acts_early, follows, matters, rises_with_clip
 from equipoise.paper.observations.interior import Findings
 from equipoise.paper.observations.iterations import best_iterations, degrades
 from equipoise.paper.observations.local_steps import interior, interior_without_noise, near
+from equipoise.paper.tasks.rows import FED_IXI, MESSIDOR, ROWS
 from equipoise.reports.findings import Claims, Observation
 from equipoise.reports.optima import laws
 from equipoise.reports.study import NOT_PRIVATE, Case, Study
@@ -36,13 +37,11 @@ CLAIMS: tuple[Claim, ...] = (
     rises,
     falls,
     matters,
+    rises_with_clip,
     acts_early,
 )
 GROUPS = {
-    **dict.fromkeys(
-        ("cifar10", "cifar10-narrow", "femnist", "femnist-narrow", "reddit"), "group 1"
-    ),
-    **dict.fromkeys(("fed-ixi", "hippocampus", "messidor", "deepdrid"), "group 2"),
+    task: "group 2" if row in (FED_IXI, MESSIDOR) else "group 1" for task, row in ROWS.items()
 }
 """The paper's groups of data sets, their smaller models and stand-ins included."""
 

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from equipoise.paper.observations.interior import CLOSE, SELDOM, Findings, beyond_best
 from equipoise.paper.observations.local_steps import Setting, private, swept
+from equipoise.paper.observations.trends import Claimed, trend
 from equipoise.reports.evidence import (
     FAILS,
     FEWEST,
@@ -26,6 +27,7 @@ from equipoise.reports.findings import Finding
 from equipoise.reports.optima import NO_FIT, Fit, Law
 from equipoise.reports.study import Case, Cell, Moment
 
+RISES = Claimed("4c", "τ", "C rises", "clip threshold")
 FITS = 0.9  # R² that counts as a fit
 APART = 6.0  # difference of Akaike's criterion that counts as strong
 
@@ -46,6 +48,16 @@ def follows(law: Law) -> Finding:
         law.trials,
         _law_verdict(law),
     )
+
+
+def rises_with_clip(case: Case, algorithm: str) -> Findings:
+    """The first half of Observation 4: the optimal local steps tend to rise with C."""
+    by_budget: dict[float, dict[float, list[Cell]]] = defaultdict(dict)
+    for setting, cells in private(swept(case, algorithm)).items():
+        by_budget[setting.epsilon][setting.clip] = cells
+    for epsilon, of_clips in sorted(by_budget.items()):
+        rising = [of_clips[clip] for clip in sorted(of_clips)]
+        yield trend(RISES, case.budget(epsilon), rising, lambda cell: cell.local_steps)
 
 
 def _claims_root(law: Law) -> bool:

@@ -28,7 +28,7 @@ from equipoise.reports.figures.strands import (
     places_of,
 )
 from equipoise.reports.optima import reference_iterations
-from equipoise.reports.study import Case, task_name
+from equipoise.reports.study import Case, shared_meaning, task_name
 
 
 class Column(NamedTuple):
@@ -135,24 +135,12 @@ def _budget(epsilon: float) -> str:
 def _below(columns: Sequence[Column]) -> str:
     counts = {len(c.trials) for column in columns for c in cells_of(column.strands.values())}
     trials = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    meaning = shared_meaning({column.case.task: column.case.meaning for column in columns})
     return (
-        f"Mean over {trials} trials, band: ± one standard deviation; {_meaning(columns)}. "
+        f"Mean over {trials} trials, band: ± one standard deviation; {meaning}. "
         f"{_spent(columns)}Simulation; runs of one trial share noise, so their errors are "
         "correlated."
     )
-
-
-def _meaning(columns: Sequence[Column]) -> str:
-    """What epsilon means: once where tasks agree, and by task where they do not."""
-    words = {task_name(column.case.task): column.case.meaning.split("; ") for column in columns}
-    first, *others = words.values()
-    common = [part for part in first if all(part in other for other in others)]
-    own = [
-        f"{task}: {'; '.join(part for part in parts if part not in common)}"
-        for task, parts in words.items()
-        if any(part not in common for part in parts)
-    ]
-    return "; ".join([*common, *own])
 
 
 def _spent(columns: Sequence[Column]) -> str:

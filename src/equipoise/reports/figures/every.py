@@ -72,8 +72,8 @@ def _of_tasks(cases: Sequence[Case]) -> Iterator[Drawn]:
 
 def _of_laws(convention: str, laws: Sequence[Law]) -> Iterator[Drawn]:
     """One for every meaning of epsilon."""
-    for meaning in dict.fromkeys(law.meaning for law in laws) or [""]:
-        alike = [law for law in laws if law.meaning == meaning]
+    for privacy in dict.fromkeys(law.privacy for law in laws) or [""]:
+        alike = [law for law in laws if law.privacy == privacy]
         needs = "several clip thresholds and local steps"
         yield Drawn("optimal-steps-by-clip", convention, needs, steps_by_clip(alike))
 

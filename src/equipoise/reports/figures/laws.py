@@ -6,7 +6,7 @@ from typing import Any
 from equipoise.reports.drawing import OKABE_ITO, finish, panels
 from equipoise.reports.figures.common import key_line
 from equipoise.reports.optima import NO_FIT, Law
-from equipoise.reports.study import task_name
+from equipoise.reports.study import shared_meaning, task_name
 
 LINEAR, ROOT = (OKABE_ITO[0], "-"), (OKABE_ITO[1], (0, (5, 2)))
 """Colour and line style of the two fits."""
@@ -38,8 +38,9 @@ def _below(laws: list[Law]) -> str:
         )
     if any(law.fits is None for law in laws):
         fits += "A line always fits two points, so fewer than three have no fit. "
+    meaning = shared_meaning({t: words for law in laws for t, words in law.meanings.items()})
     ends = f"Of {total} optima {edge} lie at an end of the range tried."
-    return f"{fits}{ends} {laws[0].meaning}. Simulation."
+    return f"{fits}{ends} {meaning}. Simulation."
 
 
 def _keys(laws: list[Law]) -> list[Any]:
