@@ -7,6 +7,7 @@ import sqlite3
 from collections import defaultdict
 from concurrent.futures import BrokenExecutor, Future, ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
@@ -15,7 +16,7 @@ import pytest
 
 import equipoise
 from equipoise import DataError, InvalidValue, train
-from equipoise.algorithms.schedule import divisors_of
+from equipoise.algorithms.schedule import coin, divisors_of
 from equipoise.paper.grid import paper_grid
 from equipoise.paper.tasks.rows import ROWS
 from equipoise.privacy import noise_sigma
@@ -105,9 +106,42 @@ def test_what_has_no_noise_is_run_once_whatever_the_convention():
     assert {one.clip for one in free} == {None}
 
 
+def test_a_coin_beside_fixed_local_steps(tmp_path):
+    """Every run of a coin is that of `train`, its rounds are those of the public coins, and a
+    report shows both schedules."""
+    document = {
+        **SMALL,
+        "algorithm": "dp-scaffnew",
+        "epsilon": 1.0,
+        "schedule": ["periodic", "coin"],
+    }
+    store = tmp_path / "coins.sqlite"
+    assert finished(document, store).failed == 0
+    with Store(store, read_only=True) as kept:
+        rows = kept.table("key, local_steps, rounds, seed, test_error, result")
+        runs = {row["key"]: json.loads(row["result"])["run"] for row in rows}
+        tossed = [row for row in rows if runs[row["key"]]["schedule"] == "coin"]
+        assert len(tossed) == len(rows) / 2
+        for row in tossed:
+            p, T = 1 / row["local_steps"], runs[row["key"]]["iterations"]
+            gaps = coin(T, p, row["seed"])
+            assert row["rounds"] == len(gaps)
+            ends = [point["iteration"] for point in kept.curve(row["key"])]
+            assert ends == [0, *accumulate(gaps)]
+    given = Settings.model_validate(runs[tossed[0]["key"]])
+    assert train(given).test_error == pytest.approx(tossed[0]["test_error"], rel=1e-12)
+    equipoise.report(store, tmp_path / "report")
+    drawn = {path.name for path in (tmp_path / "report" / "figures").glob("*.png")}
+    assert any("schedules-c" in name for name in drawn)
+    with pytest.raises(InvalidValue, match="schedule=coin with a search"):
+        list(search(grid(document), store, 1))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"schedule": "dice"}, "schedule='dice'"),
+        ({"p": 0.5}, "p cannot be given to a sweep, which sets it itself"),
         ({"epsilom": 1}, "unknown key epsilom of a sweep: did you mean epsilon?"),
         ({"seed": 1}, "seed cannot be given to a sweep, which sets it itself"),
         ({"epsilon": []}, r"epsilon=\[\] leaves nothing to run"),

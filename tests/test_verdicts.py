@@ -373,7 +373,9 @@ def simulated(rng, means, trials, T=48):
         errors = mean + shared + rng.normal(0, 0.02, trials)
         runs = tuple(Trial(seed, float(error), None, ()) for seed, error in enumerate(errors))
         cells.append(Cell("dp-fedavg", 1.0, 1.0, 1.0, T, tau, T // tau, runs, 0))
-    return Case("toy", "exact", "client", False, "", "", None, tuple(cells), None, None, {})
+    return Case(
+        "toy", "exact", "client", "periodic", False, "", "", None, tuple(cells), None, None, {}
+    )
 
 
 def decided(case, level=0.05):

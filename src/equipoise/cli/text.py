@@ -173,7 +173,7 @@ def best_table(runs: list[tuple[Run, float]]) -> Table:
     cells: dict[str, dict[int, list[float]]] = {}
     for run, error in runs:
         by_steps = cells.setdefault(_without_trial(run), {})
-        by_steps.setdefault(run.local_steps or 1, []).append(error)
+        by_steps.setdefault(round(1 / run.p), []).append(error)
     settings = [json.loads(cell) for cell in cells]
     shown = _columns(settings)
     table = Table(*shown, "best local steps", "test error", "trials", box=None)

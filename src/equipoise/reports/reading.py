@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from equipoise.errors import DataError
@@ -122,7 +123,7 @@ def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
         clip=place.clip,
         iterations=place.iterations,
         local_steps=place.local_steps,
-        rounds=good[0].rounds,
+        rounds=round(fmean(row.rounds for row in good)),
         trials=tuple(_trial(row, store.curve(row.key)) for row in good),
         diverged=len(rows) - len(good),
         v=_v(good[0]),
@@ -188,6 +189,7 @@ def _case(
         task=group.task,
         convention=convention,
         unit=sample.settings["unit"],
+        schedule=sample.settings["schedule"],
         nominal=not at_label(sample.settings),
         meaning=meaning(sample.settings, group.privacy is not None)
         + (f"; {sample.part}" if sample.part else ""),

@@ -141,6 +141,7 @@ class Case:
     task: str
     convention: str
     unit: str
+    schedule: str
     nominal: bool
     """Whether epsilon is only a label (Lemma 1), so that the exact one must stand beside it."""
     meaning: str

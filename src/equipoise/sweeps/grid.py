@@ -2,7 +2,8 @@
 
 A grid has a task, trials (public seeds, which also seed the simulated noise) and any of the
 settings of `train`, each one value or a list. Its runs are all combinations. `local_steps =
-"divisors"` stands for all divisors of the iterations. A budget of inf is run once, with neither
+"divisors"` stands for all divisors of the iterations. With `schedule = "coin"` as many local steps
+are expected in a round: p = 1 / local_steps. A budget of inf is run once, with neither
 noise nor clip. [[variant]] tables change some settings: then the runs are those of every variant.
 """
 
@@ -19,7 +20,7 @@ from equipoise.errors import DataError, InvalidValue, require
 from equipoise.refusals import near_setting, shown
 from equipoise.settings import MOST_ITERATIONS, SAME_CLIP, Settings
 
-SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "schedule", "options"}
+SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "options"}
 KNOWN = {"name", "seeds", "clip_norm", *Settings.model_fields, *algorithm_options()} - SET_BY_SWEEPS
 MOST_RUNS = 1_000_000
 ONLY_WITH_NOISE = ("clip", "noise_rule", "v", "trust", "colluding", "neighbours", "delta")
@@ -109,8 +110,11 @@ def _cells(document: dict[str, Any]) -> Iterator[tuple[Settings, ...]]:
             yield tuple(_trial(seed, **given, local_steps=local_steps) for seed in seeds)
 
 
-def _trial(seed: int, **given: Any) -> Settings:
-    settings = Settings.of(**given, seed=seed, simulate_noise_seed=seed, diagnostics=True)
+def _trial(seed: int, local_steps: int, **given: Any) -> Settings:
+    pace: dict[str, Any] = {"local_steps": local_steps}
+    if given.get("schedule") == "coin":
+        pace = {"p": 1 / local_steps}
+    settings = Settings.of(**given, **pace, seed=seed, simulate_noise_seed=seed, diagnostics=True)
     if settings.epsilon < math.inf:
         return settings
     return settings.model_copy(

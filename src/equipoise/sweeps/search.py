@@ -173,6 +173,11 @@ def _chains(grid: Grid) -> list[list[Cell]]:
     only. Without noise each is alone: drift decides there, which is where the algorithms differ."""
     cells: dict[str, Cell] = {}
     for trials in grid.cells:
+        require(
+            trials[0].schedule == "periodic",
+            f"schedule={trials[0].schedule} with a search, which is for a fixed number of local "
+            "steps: sweep the whole grid",
+        )
         cells.setdefault(
             trials[0].model_copy(update={"local_steps": None}).model_dump_json(), Cell([])
         ).trials.append(trials)

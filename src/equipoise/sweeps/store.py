@@ -12,9 +12,11 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from equipoise.algorithms.schedule import schedule_of
 from equipoise.errors import DataError
 from equipoise.result import Result
 from equipoise.sweeps import keys
@@ -32,7 +34,7 @@ CREATE TABLE runs (
     epsilon_spent REAL NOT NULL, -- exact, or an upper bound
     clip_norm REAL NOT NULL,     -- C
     iterations INTEGER NOT NULL,
-    local_steps INTEGER,
+    local_steps INTEGER,         -- of a round; where coins decide, the expected number
     rounds INTEGER NOT NULL,
     seed INTEGER NOT NULL,
     test_error REAL,
@@ -299,7 +301,7 @@ def _run_row(sweep: str, finished: Finished) -> tuple[Any, ...]:
         result.account.epsilon,
         run.clip,
         run.iterations,
-        run.local_steps,
+        round(1 / run.p),
         result.rounds,
         run.seed,
         _finite(result.test_error),
@@ -331,10 +333,11 @@ def _curve_rows(key: str, result: Result) -> Iterator[tuple[Any, ...]]:
         for seen in result.per_round or []
     }
     measured = {point.round: point.of(result.run.returns) for point in result.curve}
+    iterations = [0, *accumulate(schedule_of(result.run))]
     nothing = (None,) * 3
     for number in sorted({*inside, *measured}):
         numbers = (*measured.get(number, nothing), *inside.get(number, nothing))
-        yield key, number, number * (result.run.local_steps or 1), *map(_finite, numbers)
+        yield key, number, iterations[number], *map(_finite, numbers)
 
 
 def _finite(number: float | None) -> float | None:

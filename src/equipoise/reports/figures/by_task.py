@@ -1,5 +1,5 @@
-"""Tasks side by side, as the paper shows them: one clip threshold, a row of panels for every
-algorithm, a column for every task."""
+"""Cases side by side: one clip threshold, a row of panels for every algorithm, a column for every
+task, as the paper shows them, or for every schedule of one task."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ from equipoise.reports.study import Case, shared_meaning, task_name
 
 
 class Column(NamedTuple):
-    """A task's panels."""
+    """The panels of a case."""
 
     case: Case
     title: str
@@ -53,7 +53,7 @@ ITERATIONS = Across("iterations", "iterations in total T", draw_over_iterations)
 
 
 def common_clips(cases: Sequence[Case]) -> list[float]:
-    """The clip thresholds with which at least two of the tasks were run with noise."""
+    """The clip thresholds with which at least two of the cases were run with noise."""
     tried = [{cell.clip for cell in case.private} - {math.inf} for case in cases]
     return [clip for clip in sorted(set().union(*tried)) if sum(clip in some for some in tried) > 1]
 
@@ -75,6 +75,16 @@ def iterations_by_task(cases: Sequence[Case], clip: float) -> Any | None:
         strands, rule = over_iterations(case)
         columns.append(Column(case, rule, _with_clip(strands, clip)))
     return _figure("Error against iterations", columns, clip, ITERATIONS)
+
+
+def steps_by_schedule(cases: Sequence[Case], clip: float) -> Any | None:
+    """Periodic communication beside Algorithm 2's coin, for one task: there the local steps of a
+    round are those that are expected."""
+    columns = []
+    for case in cases:
+        strands = _with_clip(over_steps(case, reference_iterations(case)), clip)
+        columns.append(Column(case, f"{case.schedule}, T = {reference_iterations(case)}", strands))
+    return _figure("Error against local steps, by schedule", columns, clip, STEPS)
 
 
 def _with_clip(strands: Strands, clip: float) -> Strands:

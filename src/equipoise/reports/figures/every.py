@@ -4,7 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from equipoise.reports.figures.budgets import nominal_and_exact, units
-from equipoise.reports.figures.by_task import common_clips, iterations_by_task, steps_by_task
+from equipoise.reports.figures.by_task import (
+    common_clips,
+    iterations_by_task,
+    steps_by_schedule,
+    steps_by_task,
+)
 from equipoise.reports.figures.laws import steps_by_clip
 from equipoise.reports.figures.lines import error_by_clip, error_by_iterations, error_by_steps
 from equipoise.reports.figures.progress import progress
@@ -79,8 +84,19 @@ def _of_laws(convention: str, laws: Sequence[Law]) -> Iterator[Drawn]:
 
 
 def _of_task(name: str, cases: Sequence[Case]) -> Iterator[Drawn]:
+    yield from _of_schedules(name, cases)
     if any(case.nominal for case in cases):
         needs = "private runs with Lemma 1"
         yield Drawn("nominal-and-exact", name, needs, nominal_and_exact(cases))
     if any(case.unit == "record" for case in cases):
         yield Drawn("units", name, "both units", units(cases))
+
+
+def _of_schedules(name: str, cases: Sequence[Case]) -> Iterator[Drawn]:
+    """Where one meaning of epsilon was run with several schedules, each in one way."""
+    for privacy in dict.fromkeys(case.privacy for case in cases if case.private):
+        alike = [case for case in cases if case.privacy == privacy]
+        if len(alike) > 1 and len({case.schedule for case in alike}) == len(alike):
+            for clip in common_clips(alike):
+                figure = steps_by_schedule(alike, clip)
+                yield Drawn(f"schedules-C{clip:g}", name, "several local steps", figure)
