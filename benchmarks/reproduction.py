@@ -120,7 +120,19 @@ TABLE_1 = {  # FEMNIST at the paper's own numbers: T, step size, batch and a cli
 SHOWN = ("lemma1 v=record-style", "exact")  # of networks, and of convex tasks
 EVERYWHERE_WORDS = "every ε and C"
 TABLE_1_NAME = "femnist-table-1"
-NETWORKS = [*FIRST, TABLE_1_NAME]
+COIN_NAME = "femnist-coin"
+COIN = {  # Algorithm 2's coin, beside the periodic runs of the first grid
+    "task": "femnist-narrow",
+    "algorithm": BOTH,
+    "schedule": "coin",
+    "eta": 0.1,
+    "iterations": 1000,
+    "local_steps": [1, 8, 25, 100, 250],
+    "seeds": [0, 1, 2],
+    "variant": [{"epsilon": math.inf}, {"epsilon": [3.3, 1.0], "clip": 10.0, **LEMMA}],
+}
+NETWORKS = [*FIRST, TABLE_1_NAME, COIN_NAME]
+REPORTED = ["networks", "schedules", TABLE_1_NAME, *CONVEX]
 
 
 def convex(task: str) -> dict[str, Any]:
@@ -231,15 +243,19 @@ def unpack() -> None:
             store.write_bytes(lzma.decompress(packed.read_bytes()))
 
 
+def merged(name: str, stores: list[str]) -> None:
+    """One store of several, made anew."""
+    for path in (store_of(name), f"{store_of(name)}-wal", f"{store_of(name)}-shm"):
+        Path(path).unlink(missing_ok=True)
+    merge([path for path in map(store_of, stores) if path.exists()], store_of(name))
+
+
 def write_reports() -> None:
-    """One of all networks side by side, and one of every other store."""
+    """One of all networks side by side, one of both schedules, and one of every other store."""
     unpack()
-    every = STORES / "networks.sqlite"
-    for name in (every, f"{every}-wal", f"{every}-shm"):
-        Path(name).unlink(missing_ok=True)
-    merge([store for task in FIRST if (store := store_of(task)).exists()], every)
-    alone = [store_of(name) for name in (TABLE_1_NAME, *CONVEX) if store_of(name).exists()]
-    for store in [every, *alone]:
+    merged("networks", list(FIRST))
+    merged("schedules", ["femnist-narrow", COIN_NAME])
+    for store in filter(Path.exists, map(store_of, REPORTED)):
         shutil.rmtree(STORES / store.stem, ignore_errors=True)
         print(f"{report(store, STORES / store.stem)}\n")
 
@@ -247,7 +263,7 @@ def write_reports() -> None:
 def verdicts() -> None:
     """How often each of the paper's observations holds, from the reports."""
     cells: dict[str, dict[str, list[str]]] = {}
-    for name in ("networks", TABLE_1_NAME, *CONVEX):
+    for name in [name for name in REPORTED if name != "schedules"]:
         path = STORES / name / "tables" / "observations.csv"
         for line in csv.DictReader(path.open(encoding="utf-8")) if path.exists() else ():
             column = line["task"] if name != TABLE_1_NAME else name
@@ -291,6 +307,7 @@ def main() -> None:
         if not arguments.first:
             run(second(task), store_of(task), arguments.workers)
     if "femnist-narrow" in arguments.task and not arguments.first:
+        run({"name": "coin", **COIN}, store_of(COIN_NAME), arguments.workers)
         run({"name": "table-1", **TABLE_1}, store_of(TABLE_1_NAME), arguments.workers)
 
 
