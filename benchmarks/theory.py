@@ -92,8 +92,23 @@ def rows() -> list[Row]:
 def proposal_words(row: Row, proposal: Proposal) -> str:
     cell = row.nearest(proposal)
     if cell is None:
-        return f"T = {proposal.iterations:.0f}: do not train | 1.000"
-    return f"T = {proposal.iterations:.0f}, τ = {proposal.local_steps:.0f} | {cell.mean:.3f}"
+        return f"{proposal.iterations:.0f}: none" if proposal.iterations < 0 else "none"
+    return f"{proposal.iterations:.0f}/{proposal.local_steps:.0f}: {cell.mean:.3f}"
+
+
+def best_words(row: Row) -> str:
+    return f"{row.best.iterations}/{row.best.local_steps}: {row.best.mean:.3f}"
+
+
+def matrix(title: str, table: Sequence[Row], words: Sequence[str]) -> None:
+    """A line for every budget, a column for every clip."""
+    clips = sorted({row.clip for row in table})
+    by_place = {(row.epsilon, row.clip): text for row, text in zip(table, words, strict=True)}
+    print(f"| {title} | {' | '.join(f'C = {clip:g}' for clip in clips)} |")
+    print(f"|---|{'---|' * len(clips)}")
+    for epsilon in sorted({row.epsilon for row in table}, reverse=True):
+        print(f"| ε = {epsilon:g} | {' | '.join(by_place[epsilon, clip] for clip in clips)} |")
+    print()
 
 
 def main() -> None:
@@ -101,16 +116,10 @@ def main() -> None:
         sys.exit(f"{STORE} is not there: python benchmarks/reproduction.py --task quadratic")
     torch.set_num_threads(1)
     table = rows()
-    print("| ε | C | Corollary 1 as printed | error | corrected bound | error | best | error |")
-    print("|---|---|---|---|---|---|---|---|")
-    for row in table:
-        best = row.best
-        print(
-            f"| {row.epsilon:g} | {row.clip:g} | {proposal_words(row, row.printed)} | "
-            f"{proposal_words(row, row.corrected)} | T = {best.iterations}, τ = {best.local_steps} "
-            f"| {best.mean:.3f} |"
-        )
-    print()
+    matrix("best of all", table, [best_words(row) for row in table])
+    matrix("Corollary 1 as printed", table, [proposal_words(row, row.printed) for row in table])
+    matrix("corrected bound", table, [proposal_words(row, row.corrected) for row in table])
+    matrix("rounds x C of the best", table, [f"{row.best.rounds * row.clip:.2f}" for row in table])
     print(f"Corollary 1 as printed: {summary(table, [row.printed for row in table])}")
     print(f"corrected bound: {summary(table, [row.corrected for row in table])}")
 

@@ -10,6 +10,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from equipoise.paper.networks import Cnn, NextWord, UNet3d, vgg11
+from equipoise.paper.tasks.messidor import narrow_vgg11
 from equipoise.privacy.per_example import clipped_sum as per_example
 from equipoise.privacy.per_example.clipped_sum import clipped_sum, layout_of
 from equipoise.tasks.flat_model import FlatModel
@@ -127,6 +128,8 @@ def check(module, loss, x, y, rtol=1e-3):
         (lambda: Cnn(1, 28, 62, widths=(8, 16, 128)), 44_318),
         (NextWord, 2 * 2_560_000 + 10_000 + 4 * (4 * 256 * 256 + 4 * 256)),
         (UNet3d, 246_156),
+        (lambda: UNet3d(4), 61_740),
+        (narrow_vgg11, 349_618),
     ],
 )
 def test_sizes(build, parameters):
@@ -158,6 +161,16 @@ def test_vgg_initial_weights():
             assert float(layer.weight.detach().std()) == pytest.approx(expected, rel=0.05)
         if isinstance(layer, nn.Linear | nn.Conv2d):
             assert not layer.bias.any()
+
+
+def test_a_narrow_vgg_begins_as_loud_as_the_whole_one():
+    """Full layers that take in fewer numbers have larger weights: the variance of a sum stays."""
+    torch.manual_seed(0)
+    first, second, _ = [m for m in narrow_vgg11().modules() if isinstance(m, nn.Linear)]
+    assert first.in_features == 64 * 7 * 7
+    for layer, whole in ((first, 512 * 7 * 7), (second, 4096)):
+        variance = float(layer.weight.detach().var()) * layer.in_features
+        assert variance == pytest.approx(0.01**2 * whole, rel=0.1)
 
 
 def test_the_u_net_has_the_baseline_parts():

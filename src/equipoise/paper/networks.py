@@ -71,17 +71,18 @@ class UNet3d(nn.Module):
     x 48. It has as many parameters as the baseline, 246,156: 245,624 in the kernels, 8 + 2 in the
     biases of the first and the last convolution (those before a norm have none), 2 x 256 in nine
     norms and one in each of ten PReLUs. The paper names no number of groups; here it is 8
-    everywhere, that is 2 to 8 channels in each.
+    everywhere, that is 2 to 8 channels in each. `width`, of the first convolution, is both.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 8) -> None:
         super().__init__()
-        self.down1 = _block(1, 8, 16, first=True)
-        self.down2 = _block(16, 16, 32)
-        self.bottom = _block(32, 32, 64)
-        self.up2 = _block(64 + 32, 32, 32)
-        self.up1 = _block(32 + 16, 16, 16)
-        self.out = nn.Conv3d(16, 2, 1)
+        w = width
+        self.down1 = _block(1, w, 2 * w, w, first=True)
+        self.down2 = _block(2 * w, 2 * w, 4 * w, w)
+        self.bottom = _block(4 * w, 4 * w, 8 * w, w)
+        self.up2 = _block(8 * w + 4 * w, 4 * w, 4 * w, w)
+        self.up1 = _block(4 * w + 2 * w, 2 * w, 2 * w, w)
+        self.out = nn.Conv3d(2 * w, 2, 1)
 
     def forward(self, volumes: Tensor) -> Tensor:
         fine = self.down1(_channels_last(volumes))
@@ -93,22 +94,24 @@ class UNet3d(nn.Module):
         return probabilities
 
 
-def vgg11(classes: int = 2, hidden: int = 4096) -> nn.Module:
+def vgg11(classes: int = 2, hidden: int = 4096, width: int = 64) -> nn.Module:
     """VGG-11 without batch norm (Simonyan and Zisserman, "Very deep convolutional networks for
     large-scale image recognition", 2015, column A): 128,774,530 parameters for two classes.
 
     Initial weights are torchvision's for `vgg11(weights=None)`: He's normal ones by fan-out for
     convolutions, N(0, 0.01^2) for full layers, zero biases. With PyTorch's defaults for single
     layers the signal dies out on its way through eleven of them; so that it does not with fewer
-    hidden units, weights from these are larger by the root of 4096 / hidden. uint8 images [n, 3,
+    channels or hidden units, weights of a full layer are larger by the root of how many fewer it
+    takes in. uint8 images [n, 3,
     224, 224] become (x / 255 - 0.5) / 0.25. Other sizes of 32 or more run as well.
     """
-    network = Vgg11(classes, hidden)
+    network = Vgg11(classes, hidden, width)
+    whole = {network.taken_in: 512 * 7 * 7, hidden: 4096}
     for layer in network.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
         elif isinstance(layer, nn.Linear):
-            fewer = 4096 / hidden if layer.in_features == hidden else 1.0
+            fewer = whole[layer.in_features] / layer.in_features
             nn.init.normal_(layer.weight, 0, 0.01 * math.sqrt(fewer))
         if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
             nn.init.zeros_(layer.bias)
@@ -116,19 +119,20 @@ def vgg11(classes: int = 2, hidden: int = 4096) -> nn.Module:
 
 
 class Vgg11(nn.Module):
-    """See `vgg11`, which also draws the initial weights. `hidden` is the width of the full
-    layers.
+    """See `vgg11`, which also draws the initial weights. `hidden` is the width of the full layers,
+    `width` that of the first convolution.
     """
 
-    def __init__(self, classes: int, hidden: int) -> None:
+    def __init__(self, classes: int, hidden: int, width: int) -> None:
         super().__init__()
         stages: Sequence[Sequence[int]] = [
-            (3, 64),
-            (64, 128),
-            (128, 256, 256),
-            (256, 512, 512),
-            (512, 512, 512),
+            (3, width),
+            (width, 2 * width),
+            (2 * width, 4 * width, 4 * width),
+            (4 * width, 8 * width, 8 * width),
+            (8 * width, 8 * width, 8 * width),
         ]
+        self.taken_in = 8 * width * 7 * 7
         layers: list[nn.Module] = []
         for widths in stages:
             for before, after in pairwise(widths):
@@ -136,7 +140,7 @@ class Vgg11(nn.Module):
             layers.append(nn.MaxPool2d(2))
         self.features = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(7))
         self.head = nn.Sequential(
-            *(nn.Linear(512 * 7 * 7, hidden), nn.ReLU(), nn.Dropout(0.5)),
+            *(nn.Linear(self.taken_in, hidden), nn.ReLU(), nn.Dropout(0.5)),
             *(nn.Linear(hidden, hidden), nn.ReLU(), nn.Dropout(0.5)),
             nn.Linear(hidden, classes),
         )
@@ -159,18 +163,20 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.movedim(1, -1).clone(memory_format=torch.contiguous_format).movedim(-1, 1)
 
 
-def _block(before: int, between: int, after: int, first: bool = False) -> nn.Sequential:
+def _block(
+    before: int, between: int, after: int, groups: int, first: bool = False
+) -> nn.Sequential:
     """Two convolutions, each with its norm and PReLU; the first of the network has a bias instead
     of the norm."""
     start = [
         nn.Conv3d(before, between, 3, padding=1, bias=first),
-        *([] if first else [nn.GroupNorm(8, between)]),
+        *([] if first else [nn.GroupNorm(groups, between)]),
         nn.PReLU(),
     ]
     return nn.Sequential(
         *start,
         nn.Conv3d(between, after, 3, padding=1, bias=False),
-        nn.GroupNorm(8, after),
+        nn.GroupNorm(groups, after),
         nn.PReLU(),
     )
 
