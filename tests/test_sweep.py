@@ -816,6 +816,19 @@ def test_figure_3_has_the_best_local_steps_of_figure_2(tmp_path, monkeypatch):
     assert done.done == done.total == 3 * sum(len(variant["iterations"]) for variant in variants)
 
 
+def test_before_the_paper_s_grid_runs_the_planner_is_asked(tmp_path, monkeypatch, capsys):
+    row = ROWS["femnist"]._replace(clients=5, iterations=4, clips=(1.0,))
+    monkeypatch.setitem(ROWS, "breast-cancer", row)
+    where = ("--store", str(tmp_path / "s.sqlite"), "--workers", "1", "--seeds", "1")
+    code, _, said = run_command(capsys, "sweep", "paper", "--task", "breast-cancer", *where)
+    assert code == 0
+    foretold = equipoise.plan(task="breast-cancer", epsilon=3.3)
+    (line,) = [line for line in said.splitlines() if line.startswith("plan ")]
+    assert line.split(None, 1)[1] == (
+        f"at epsilon = 3.3 for one client: {foretold.verdict}; nu^2 = {foretold.nu2:.3g}"
+    )
+
+
 def test_before_a_sweep_begins_it_says_what_it_will_take():
     """Of a network, whose steps are timed, and of a label that is no budget."""
     document = {

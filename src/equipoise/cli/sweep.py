@@ -142,8 +142,23 @@ def _number(v: str | None) -> float | str | None:
 def _foretold(runs: "Grid") -> None:
     from equipoise.sweeps.foreword import foreword
 
-    for label, text in foreword(runs):
+    for label, text in [*foreword(runs), *_planned(runs)]:
         say(f"{label:<8}{text}")
+
+
+def _planned(runs: "Grid") -> Iterator[tuple[str, str]]:
+    """What the planner says about the largest exact budget of each kind."""
+    from equipoise.planning.planner import plan
+
+    largest: dict[tuple[Any, ...], float] = {}
+    for run in runs.settings:
+        if run.epsilon < math.inf and run.noise_rule == "exact":
+            kind = (run.task, run.clients, run.unit, run.trust)
+            largest[kind] = max(run.epsilon, largest.get(kind, 0.0))
+    for (task, clients, unit, trust), epsilon in largest.items():
+        planned = plan(task=task, clients=clients, unit=unit, trust=trust, epsilon=epsilon)
+        loud = "" if planned.nu2 is None else f"; nu^2 = {planned.nu2:.3g}"
+        yield "plan", f"at epsilon = {epsilon:g} for one {unit}: {planned.verdict}{loud}"
 
 
 def _swept(
