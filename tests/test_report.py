@@ -13,14 +13,10 @@ import subprocess
 import sys
 from collections import Counter
 from html.parser import HTMLParser
-from itertools import permutations, product
-from operator import mul
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from scipy.stats import page_trend_test
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.paper.lemma1 import lemma1_sigma
@@ -32,7 +28,6 @@ from equipoise.reports.evidence import (
     UNKNOWN,
     chosen,
     difference,
-    page_trend,
     share,
 )
 from equipoise.reports.figures.common import v_by_budget
@@ -518,8 +513,8 @@ def test_a_choice_that_was_unlucky_refutes_nothing_about_clips(tmp_path):
 def test_equal_trials_are_not_certain():
     """Test errors are shares of a few hundred records: three equal differences do not make an
     interval of no width."""
-    assert difference([0.003] * 3).above(0) == UNKNOWN
-    assert difference([0.01] * 3).above(0) == HOLDS
+    assert difference([1 / 190] * 3).above(0) == UNKNOWN  # one record of breast-cancer
+    assert difference([0.02] * 3).above(0) == HOLDS
 
 
 def test_the_interval_of_a_share_is_one_of_shares():
@@ -657,34 +652,6 @@ def test_local_steps_against_the_budget(tmp_path, optima, verdict):
         for one in sweep(bowl(best), epsilon=epsilon, clip=clip)
     ]
     assert verdicts(study_of(tmp_path, results), "3a") == {verdict}
-
-
-def test_the_trend_test_is_that_of_page():
-    """Without ties SciPy's exact one, in both directions."""
-    rng = np.random.default_rng(0)
-    for trials, budgets in ((2, 4), (3, 4), (5, 5), (9, 3)):
-        rows = [rng.permutation(budgets).tolist() for _ in range(trials)]
-        found = page_trend(rows)
-        up, down = (page_trend_test(r, method="exact") for r in (rows, np.flip(rows, 1)))
-        assert (found.L, found.p_rising) == pytest.approx((up.statistic, up.pvalue))
-        assert found.p_falling == pytest.approx(down.pvalue)
-        assert found.expected == pytest.approx((up.statistic + down.statistic) / 2)
-
-
-def test_ties_of_the_trend_test_are_exact():
-    """By integers: twice the ranks, over all orders within both rows."""
-    for rows in product(product((1, 2, 4), repeat=3), repeat=2):
-        doubled = [[sum(2 * (b < a) + (b == a) for b in row) + 1 for a in row] for row in rows]
-        sums = [
-            sum(map(mul, (1, 2, 3) * 2, first + second))
-            for first, second in product(*map(permutations, doubled))
-        ]
-        found = page_trend(rows)
-        seen = 2 * found.L
-        rising, falling = sum(x >= seen for x in sums), sum(x <= seen for x in sums)
-        assert seen == sums[0]
-        assert found[2:] == pytest.approx((rising / 36, falling / 36)), rows
-    assert page_trend([[5, 5, 5]] * 3) == (36, 36, 1, 1)  # what does not vary is no trend
 
 
 @pytest.mark.parametrize(("gap", "verdict"), [(0.0, HOLDS), (0.2, FAILS)])

@@ -1,14 +1,10 @@
 """Few trials, honestly: differences over common trials with their uncertainty, choices tested on
-other trials, trends within them."""
+other trials."""
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, reduce
-from itertools import product
-from typing import NamedTuple
 
 from scipy import stats
 
@@ -18,7 +14,7 @@ HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "inconclusive"
 FEWEST = 3  # trials, below which nothing is claimed
 LEVEL = 0.05
 # no interval is narrower on a side: trials share their test records, which are a sample themselves
-RESOLUTION = 0.005
+RESOLUTION = 0.01
 
 Errors = dict[int, float]
 """An error for every seed."""
@@ -63,9 +59,9 @@ def difference(values: Sequence[float], level: float = LEVEL) -> Difference:
     return Difference(mean, mean - half_width, mean + half_width, n)
 
 
-def share(values: Sequence[float]) -> Difference:
+def share(values: Sequence[float], level: float = LEVEL) -> Difference:
     """The mean of shares over trials, whose interval stays within [0, 1] as a share does."""
-    mean = difference(values)
+    mean = difference(values, level)
     return replace(mean, low=max(mean.low, 0.0), high=min(mean.high, 1.0))
 
 
@@ -122,12 +118,6 @@ def opposite(verdict: str) -> str:
     return {HOLDS: FAILS, FAILS: HOLDS, UNKNOWN: UNKNOWN}[verdict]
 
 
-def averaged(many: Sequence[Errors]) -> Errors:
-    """The mean error by trial, over the trials that all have; what has no trial does not count."""
-    known = [errors for errors in many if errors]
-    return {seed: statistics.fmean(errors[seed] for errors in known) for seed in common(known)}
-
-
 def common(many: Sequence[Errors]) -> list[int]:
     """The seeds that all have, sorted."""
     return sorted(set.intersection(*(set(errors) for errors in many))) if many else []
@@ -138,57 +128,3 @@ def all_of(verdicts: Sequence[str]) -> str:
     if FAILS in verdicts:
         return FAILS
     return HOLDS if verdicts and set(verdicts) == {HOLDS} else UNKNOWN
-
-
-class Trend(NamedTuple):
-    """Page's statistic L of rows, what it is on average if the order of the columns does not
-    matter, and how probable one as large, or as small, is then."""
-
-    L: float
-    expected: float
-    p_rising: float
-    p_falling: float
-
-
-def page_trend(rows: Sequence[Sequence[float]]) -> Trend:
-    """Page's test: L is the sum over rows and columns of the number of the column times the rank
-    that its value has in its row, equal values sharing theirs.
-
-    Probabilities are over all orders of the values within each row, the ties as they are: exact,
-    where tables of L (and SciPy's) take it that there are no ties.
-    """
-    doubled = [_doubled_ranks(row) for row in rows]
-    ways = reduce(_sums, (_orders(tuple(sorted(ranks))) for ranks in doubled))
-    L = sum(column * rank for ranks in doubled for column, rank in enumerate(ranks, 1))
-    total = sum(ways.values())
-    rising = sum(count for value, count in ways.items() if value >= L)
-    falling = sum(count for value, count in ways.items() if value <= L)
-    columns = len(rows[0])
-    expected = len(rows) * columns * (columns + 1) ** 2 / 4
-    return Trend(L / 2, expected, rising / total, falling / total)
-
-
-def _doubled_ranks(row: Sequence[float]) -> list[int]:
-    """Twice the ranks, which are whole numbers even where ties share theirs."""
-    return [round(2 * rank) for rank in stats.rankdata(row)]
-
-
-@cache
-def _orders(ranks: tuple[int, ...]) -> Counter[int]:
-    """In how many different orders of these ranks the sum of column times rank takes each value."""
-    if not ranks:
-        return Counter({0: 1})
-    ways: Counter[int] = Counter()
-    for last in set(ranks):
-        place = ranks.index(last)
-        for value, count in _orders(ranks[:place] + ranks[place + 1 :]).items():
-            ways[value + len(ranks) * last] += count
-    return ways
-
-
-def _sums(ways: Counter[int], others: Counter[int]) -> Counter[int]:
-    """In how many ways the sum of two takes each value."""
-    sums: Counter[int] = Counter()
-    for (a, n), (b, m) in product(ways.items(), others.items()):
-        sums[a + b] += n * m
-    return sums

@@ -20,7 +20,7 @@ from equipoise.reports.optima import optimum
 from equipoise.reports.study import Case, Cell
 
 CLOSE = 0.05  # of the error: what counts as almost the same
-STEADY = 0.01  # of the error: what counts as no degradation
+STEADY = 0.02  # of the error: what counts as no degradation
 SELDOM = 0.05  # of the messages: what counts as hardly any clipped
 
 Findings = Iterator[Finding]

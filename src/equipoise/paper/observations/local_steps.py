@@ -134,7 +134,11 @@ def near(case: Case, algorithm: str) -> Findings:
         cost = paired(chosen(noisy), chosen(free))
         low, high = paired(best(noisy), chosen(free)), paired(chosen(noisy), best(free))
         verdict = opposite(judged(low, high, CLOSE))
-        doubt = _best_beyond(case, by_setting, epsilon) if verdict == FAILS else ""
+        doubt = ""
+        if verdict == FAILS:  # the private error might be lower with a τ that was not tried
+            doubt = _best_beyond(case, by_setting, epsilon)
+        elif verdict == HOLDS:  # and so might the other
+            doubt = beyond_best(case, free) and f"without noise {beyond_best(case, free)}"
         yield Finding(
             "1b",
             f"With its best τ and C the private error is less than {CLOSE:g} above the "
