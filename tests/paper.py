@@ -140,31 +140,31 @@ def scaffnew(x0, coins, p, gamma, g, N):
 
 def scaffold(x0, rounds, K, eta_l, eta_g, option, g, N):
     """SCAFFOLD (Karimireddy et al. 2020, Algorithm 1) with S = all clients."""
-    x, c = x0, np.zeros_like(x0)  #                                              1
+    x, c = x0, np.zeros_like(x0)  #                                              2
     c_i = [np.zeros_like(x0) for _ in range(N)]
-    for r in range(rounds):  #                                                   2
+    for r in range(rounds):  #                                                   3
         dy, dc = [], []
-        for i in range(N):  #                                                    5
-            y = x  #                                                             6
-            for k in range(K):  #                                                7
-                gradient = g(i, y, r * K + k)  #                                 8
-                y = y - eta_l * (gradient - c_i[i] + c)  #                       9
+        for i in range(N):  #                                                    6
+            y = x  #                                                             7
+            for k in range(K):  #                                                8
+                gradient = g(i, y, r * K + k)  #                                 9
+                y = y - eta_l * (gradient - c_i[i] + c)  #                       10
             c_plus = {
-                "I": g(i, x, r * K),  #                                    11 (i)
-                "II": c_i[i] - c + (x - y) / (K * eta_l),  #              11 (ii)
+                "I": g(i, x, r * K),  #                                    12 (i)
+                "II": c_i[i] - c + (x - y) / (K * eta_l),  #              12 (ii)
             }[option]
-            dy.append(y - x)  #                                                 12
+            dy.append(y - x)  #                                                 13
             dc.append(c_plus - c_i[i])
-            c_i[i] = c_plus  #                                                  13
-        x = x + eta_g * sum(dy) / N  #                                      15, 16
-        c = c + sum(dc) / N  #                                                  16
+            c_i[i] = c_plus  #                                                  14
+        x = x + eta_g * sum(dy) / N  #                                      16, 17
+        c = c + sum(dc) / N  #                                                  17
     return x
 
 
 def dp_scaffold(x0, rounds, K, eta_l, eta_g, noised, N, warm_up=False):
     """DP-SCAFFOLD (Noble et al. 2022, Algorithm 1) with all clients; `noised(i, y, k)` is the
-    mean of clipped gradients plus noise. The warm start of the variates is a round in which the
-    model stays."""
+    mean of clipped gradients plus noise. The warm start: before all else the variates are means of
+    K noised gradients at x0, and the model stays."""
     x, c = x0, np.zeros_like(x0)
     c_i = [np.zeros_like(x0) for _ in range(N)]
     for t in range(rounds):
@@ -172,7 +172,7 @@ def dp_scaffold(x0, rounds, K, eta_l, eta_g, noised, N, warm_up=False):
         for i in range(N):
             y, seen = x, []
             for k in range(K):
-                H = noised(i, y, t * K + k)
+                H = noised(i, x0 if warm_up and t == 0 else y, t * K + k)
                 y = y - eta_l * (H - c_i[i] + c)
                 seen.append(H)
             c_plus = sum(seen) / K

@@ -21,6 +21,7 @@ from equipoise.errors import InvalidValue
 from equipoise.fleets import SimulatedFleet, server_rounds
 from equipoise.privacy import SimulatedNoise, epsilon_spent
 from equipoise.privacy.clip import ClippedRelease
+from equipoise.settings import Settings
 from equipoise.tasks import TaskOptions, load_task
 from problems import GivenNoise, last_model, logistic, quadratic
 
@@ -436,3 +437,27 @@ def test_all_that_protect_the_unit_are_planned_side_by_side():
     plan = equipoise.plan(**question, trust="secure-aggregation", algorithm="all")
     origins = {option.algorithm for option in plan.options if option.algorithm}
     assert origins >= {name for name, spec in ALGORITHMS.items() if "client" in spec.units}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"algorithm": "dp-scaffold", "unit": "record", "warm_up": "yes", "iterations": 4,
+             "local_steps": 4},
+            "warm_up=yes with iterations=4 and local_steps=4: the only round would find",
+        ),
+        (
+            {"algorithm": "dp-scaffold", "unit": "record", "warm_up": "yes", "iterations": 8,
+             "local_steps": 4, "noise_in": "hidden-gradient"},
+            "warm_up=yes with noise_in=hidden-gradient: all gradients of the first round",
+        ),
+        (
+            {"algorithm": "dp-fedprox", "sends": "model", "neighbours": "zero-out"},
+            "sends=model with neighbours=zero-out",
+        ),
+    ],
+)  # fmt: skip
+def test_what_would_promise_too_much_or_do_nothing_is_refused(given, sentence):
+    with pytest.raises(InvalidValue, match=sentence):
+        Settings.of(task="breast-cancer", epsilon=1.0, clip=1.0, **given)

@@ -147,8 +147,8 @@ class Common(BaseModel):
     neighbours: Neighbours = flag(
         "replace-one",
         PRIVACY,
-        "what a unit's data are compared with: any other data in their place (sensitivity 2C); an "
-        "update of zero, noised too (zero-out, for unit client: C); the data without the record "
+        "what a unit's data are compared with: any other data in their place (sensitivity 2C); a "
+        "message of zero, noised too (zero-out, for unit client: C); the data without the record "
         "(add-remove, for unit record: C)",
     )
     trust: Trust = flag(

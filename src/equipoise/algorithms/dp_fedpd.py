@@ -3,8 +3,9 @@ adaptivity to non-IID data", 2021 (Algorithm 2), with a clipped and noised messa
 
 A client minimises its augmented Lagrangian around its own copy of the model, moves its dual
 variable, and sends the new copy. The local problem is solved by gradient steps from that copy, with
-1/prox for their eta. `solve_steps` of them make one local solve; a round has as many solves as fit
-into its local steps (the paper's skipped communications), one if it is not given.
+1/prox for their eta. `solve_steps` of them make one local solve; a round has as many as
+its local steps make (the paper's skipped communications), the last one with those that are left;
+one if it is not given.
 """
 
 import math

@@ -71,6 +71,11 @@ def proximal(options: Options) -> float:
 
 def check(settings: Any) -> None:
     require(
+        settings.options.get("sends") != "model" or settings.neighbours != "zero-out",
+        "sends=model with neighbours=zero-out: a client that is silent sends no model of zeros; "
+        "use neighbours=replace-one, or sends=update",
+    )
+    require(
         settings.options.get("sends") != "model" or settings.mechanism.clips_message,
         f"sends=model with unit={settings.unit}: no message is clipped; leave it out",
     )

@@ -1,5 +1,6 @@
-"""Fed-alpha-NormEC of Shulgin, Khirirat and Richtarik, arXiv 2512.21521, "First provable guarantees
-for practical private FL: beyond restrictive assumptions", 2025, with all clients in every round.
+"""Fed-alpha-NormEC of Shulgin, Malinovsky, Khirirat and Richtarik, arXiv 2512.21521, "First
+provable guarantees for practical private FL: beyond restrictive assumptions", 2025, with all
+clients in every round.
 
 Error feedback as in Clip21, with a smoothed normalisation C d / (alpha + |d|) in place of the clip:
 every message is shorter than C, whatever d is. The server steps in the direction of its estimate g,

@@ -59,7 +59,8 @@ def scaffold(eta: Any, p: Any, variates: str = "II", warm_up: bool = False) -> A
         x, c = halves(server)
         y = x  # l. 7
         for t in iterations:  # l. 8
-            y = y - eta * (gradient(y, t) - state.c_i + c)  # l. 9-10
+            at = x if warm_up and iterations.start == 0 else y
+            y = y - eta * (gradient(at, t) - state.c_i + c)  # l. 9-10
         if first:
             c_i = gradient(x, iterations.start)  # l. 12 (i)
             return joined(y - x, c_i - state.c_i), State(c_i)  # l. 13

@@ -54,7 +54,7 @@ class Promise:
                      + delta. epsilon = inf means not private.
     unit         `client`: everything one client holds; `record`: one record of one client.
     neighbours   `replace-one`: a unit's data against any other data in its place (sensitivity 2C);
-                 `zero-out`: a client's data against a client whose update is zero, noised like any
+                 `zero-out`: a client's data against a client whose message is zero, noised like any
                  other (sensitivity C); `add-remove`: a client with a record and without it
                  (sensitivity C; sampling rates and the numbers that sums are divided by are public
                  then).

@@ -13,7 +13,8 @@ UNIT = {
 }
 NEIGHBOURS = {
     "replace-one": "the data of one {unit}, and any other data in its place",
-    "zero-out": "the data of one {unit}, and a {unit} whose update is zero, noised like any other",
+    "zero-out": "the data of one {unit}, and a {unit} whose messages are zero, noised like any "
+    "other",
     "add-remove": "the data of a client with one {unit}, and without it, all sampling rates and "
     "divisors unchanged",
 }

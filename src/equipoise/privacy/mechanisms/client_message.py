@@ -37,7 +37,7 @@ class ClientMessage:
     noise_in: NoiseIn = "message"
     rule = "exact"
     words = Words(
-        released="one model update per round, clipped, plus noise",
+        released="one message per round (what the algorithm sends), clipped, plus noise",
         noised="one message",
     )
     clips_message = True
