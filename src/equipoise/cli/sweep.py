@@ -177,7 +177,7 @@ def _planned(runs: "Grid") -> Iterator[tuple[str, str]]:
 
     largest: dict[tuple[Any, ...], float] = {}
     for run in runs.settings:
-        if run.epsilon < math.inf and run.noise_rule == "exact":
+        if run.epsilon < math.inf and run.mechanism.at_label:
             kind = (run.task, run.clients, run.unit, run.trust)
             largest[kind] = max(run.epsilon, largest.get(kind, 0.0))
     for (task, clients, unit, trust), epsilon in largest.items():
