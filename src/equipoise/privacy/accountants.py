@@ -101,11 +101,8 @@ def zcdp_improved(event: Event, delta: float) -> Claim:
     middle = math.log(math.sqrt(-math.log(delta) / rho))  # the best order of the classic conversion
 
     def epsilon(log_excess: float) -> float:
-        """At the order 1 + excess, where 1 + excess may be rounded to 1."""
-        excess = math.exp(log_excess)
-        log_order = math.log1p(excess)
-        gained = log_excess - log_order
-        return rho * (1 + excess) + gained - (math.log(delta) + log_order) / excess
+        alpha = 1 + max(math.exp(log_excess), 2.0**-50)  # a smaller excess is rounded away
+        return rho * alpha + math.log1p(-1 / alpha) - math.log(delta * alpha) / (alpha - 1)
 
     best = minimize_scalar(epsilon, bounds=(middle - 3, middle + 3), method="bounded")
     order = 1 + math.exp(best.x)
