@@ -2,12 +2,14 @@
 or another library, and the command that prints them."""
 
 import json
+import logging
 import math
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from absl import logging as absl_logging
 from dp_accounting import (
     GaussianDpEvent,
     NeighboringRelation,
@@ -25,10 +27,12 @@ from equipoise.privacy.accountants import (
     APART,
     MOST_EPSILON,
     NOT_COUNTED,
+    _own_words,
     advanced_composition,
     compare,
     compare_accountants,
     epsilons_by_rounds,
+    least_sigma,
     pld,
     rdp,
     rdp_classic,
@@ -37,7 +41,7 @@ from equipoise.privacy.accountants import (
 )
 from equipoise.privacy.events import Event
 from equipoise.privacy.gaussian import epsilon_spent, noise_sigma
-from equipoise.privacy.job import Job
+from equipoise.privacy.job import Job, quiet_library
 from equipoise.privacy.sampled import sampled_bounds
 from equipoise.reports.drawing import styled
 from equipoise.reports.figures.accountants import LOOK, accountants, round_numbers
@@ -317,6 +321,69 @@ def test_what_an_accountant_cannot_say():
     assert huge.epsilon > MOST_EPSILON
     assert row_of(huge, "PLD, dp-accounting").epsilon is None
     assert all(row.sigma for row in huge.rows if "PLD" not in row.accountant)
+
+
+def test_where_sampling_alone_is_enough_no_noise_is_asked_for():
+    """10 samples at 1e-6 hold the record with probability 1e-5 at most: that is delta."""
+    comparison = compare_accountants(epsilon=1, rounds=10, rate=1e-6, unit="record")
+    row = row_of(comparison, "PLD, dp-accounting")
+    assert (row.sigma, row.ratio, row.epsilon) == (0.0, 0.0, 0.0)
+    assert row.how == "no noise is needed: the sample alone is enough"
+
+
+def test_a_search_for_noise_ends_whatever_is_claimed():
+    assert least_sigma(lambda sigma: 0.0, 1.0, 5.0) == 0.0
+    assert least_sigma(lambda sigma: 2.0, 1.0, 5.0) is None
+    assert 1.0 <= least_sigma(lambda sigma: 0.0, 1.0, 5.0, least=1.0) < 2.1
+    found = least_sigma(lambda sigma: 3 / sigma, 1.0, 1e-30, scale=1.0)
+    assert found == pytest.approx(3.0, rel=2 * APART)
+
+
+@pytest.mark.parametrize("epsilon", [1e20, 1e100, 1e300])
+def test_a_budget_that_promises_nothing_is_compared_all_the_same(epsilon):
+    """The best order is so near to 1 that it is rounded to 1."""
+    comparison = compare_accountants(epsilon=epsilon, rounds=1)
+    improved = row_of(comparison, "zCDP, improved conversion")
+    assert improved.epsilon == pytest.approx(epsilon, rel=1e-3)
+    assert improved.sigma == pytest.approx(comparison.sigma, rel=1e-3)
+    advanced = row_of(comparison, "advanced composition")
+    assert advanced.sigma == pytest.approx(2 * math.sqrt(2 * math.log(1.25 / DELTA)), rel=1e-4)
+
+
+def test_pld_is_computed_where_its_grid_is_small_enough():
+    """At epsilon = 190 it took a minute and a half."""
+    row = row_of(compare_accountants(epsilon=51, rounds=10), "PLD, dp-accounting")
+    assert (row.sigma, row.epsilon, row.how) == (None, None, "not computed")
+    assert row.no_claim == "epsilon is above 50, too far for its grid"
+
+
+def test_a_delta_below_what_the_grid_leaves_out_is_the_reason_for_no_claim():
+    claimed = pld(client(30.0, 2, 2.0), 1e-100)
+    assert claimed.epsilon == math.inf
+    assert claimed.how == "its grid leaves out rare losses, by more than delta = 1e-100"
+
+
+@pytest.mark.parametrize(("rounds", "delta", "counted"), [(10**5, 1e-12, False), (10, 1e-5, True)])
+def test_the_last_row_says_where_sampling_is_not_counted(rounds, delta, counted):
+    """Where delta is at most what rounding may add to it: 2^-50 for each step."""
+    event = record(1.0, rounds, 0.001)
+    words = _own_words(event, event.bounds(delta), delta)
+    assert (NOT_COUNTED not in words) == counted
+    assert "the exact one is at least" in words
+
+
+def test_dp_accounting_s_warnings_do_not_reach_the_user(caplog):
+    """Orders that it leaves out are its own business."""
+    event = record(2.0, 1, 0.5)
+    logger = logging.getLogger("absl")
+    level = logger.level
+    assert rdp(event, DELTA).epsilon < 2
+    assert rdp_classic(event, DELTA).epsilon < 2
+    assert caplog.records == []
+    assert logger.level == level
+    with quiet_library():
+        absl_logging.warning("nobody reads this")
+    assert caplog.records == []
 
 
 def test_a_job_is_accounted_for_as_a_run_is():

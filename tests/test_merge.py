@@ -72,6 +72,7 @@ def test_shards_are_disjoint_and_whole(parts):
         ("1/0", "shard=1/0 has no parts"),
         ("1", "shard=1 is not I/N"),
         ("-1/4", "shard=-1/4 is not I/N"),
+        ("1/100001", "shard=1/100001 is one of more than 100,000 parts: give fewer"),
     ],
 )
 def test_shards_that_are_none(text, message, tmp_path, capsys):
@@ -92,6 +93,23 @@ def test_more_shards_than_stacks_leave_some_empty(tmp_path):
     stores = [swept(tmp_path / f"{i}.sqlite", f"{i}/6") for i in range(1, 7)]
     assert merge(stores, tmp_path / "all.sqlite").runs == 48
     assert {inside(store).runs for store in stores} == {0, 12}
+
+
+def test_a_shard_without_runs_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grid.toml").write_text(GRID)
+    command = ("sweep", "grid.toml", "--workers", "1", "--store", "s.sqlite", "--shard")
+    code, out, _ = run_command(capsys, *command, "100000/100000")
+    assert code == 0
+    assert out == (
+        "shard 100000/100000 has no runs: there are fewer stacks of runs than shards; give fewer\n"
+    )
+
+
+def test_parts_that_get_nothing_take_no_memory():
+    stacks = stacks_of(CELLS)
+    assert len(Shard(1, 10**12).stacks(stacks)) == 1
+    assert Shard(10**12, 10**12).stacks(stacks) == []
 
 
 # ---- merging ----
@@ -163,6 +181,66 @@ def test_stores_that_cannot_be_merged(shards, tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        ("DROP TABLE curves", "no table curves"),
+        ("ALTER TABLE failures DROP COLUMN error", "other columns in its table failures"),
+    ],
+)
+def test_an_input_that_lacks_something_is_named(shards, tmp_path, statement, what):
+    parts, _ = shards
+    change(parts[1], statement)
+    with pytest.raises(DataError, match=rf"store=\S*2.sqlite has {what}: .*; use a copy of it"):
+        merge(parts, tmp_path / "all.sqlite")
+    assert not list(tmp_path.glob("*all*"))
+
+
+def test_an_input_that_is_damaged_is_named(shards, tmp_path):
+    parts, _ = shards
+    db = sqlite3.connect(parts[1])
+    (root,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'curves'").fetchone()
+    (size,) = db.execute("PRAGMA page_size").fetchone()
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    content = bytearray(parts[1].read_bytes())
+    content[(root - 1) * size : root * size] = b"\xff" * size
+    parts[1].write_bytes(content)
+    with pytest.raises(DataError, match=r"store=\S*2.sqlite is damaged or no store"):
+        merge(parts, tmp_path / "all.sqlite")
+
+
+def test_a_result_that_is_cut_off_is_named(shards, tmp_path, capsys):
+    parts, _ = shards
+    change(parts[1], "UPDATE runs SET result = substr(result, 1, 99) WHERE rowid = 2")
+    db = sqlite3.connect(parts[1])
+    (key,) = db.execute("SELECT key FROM runs WHERE rowid = 2").fetchone()
+    db.close()
+    sentence = f"store={parts[1]}: the result of run {key} is cut off or was changed"
+    way_out = "use a copy of the store, or sweep its grid into a new one"
+    for command in (
+        ("store", "show", str(parts[1])),
+        ("store", "merge", *map(str, parts), "-o", str(tmp_path / "all.sqlite")),
+    ):
+        code, out, error = run_command(capsys, *command)
+        assert (code, out) == (2, "")
+        assert sentence in error
+        assert way_out in error
+
+
+def test_a_folder_is_no_store(shards, tmp_path):
+    parts, _ = shards
+    sentence = f"store={tmp_path} is a folder: give the name of a file"
+    for use in (
+        lambda: merge([*parts, tmp_path], tmp_path / "all.sqlite"),
+        lambda: inside(tmp_path),
+        lambda: swept(tmp_path),
+    ):
+        with pytest.raises(DataError) as refused:
+            use()
+        assert str(refused.value) == sentence
+
+
 def test_what_a_killed_merge_left_is_not_merged(shards, tmp_path):
     parts, _ = shards
     swept(tmp_path / ".all.part.sqlite", cells=grid({**SMALL, "iterations": 12}).cells)
@@ -188,6 +266,7 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
     assert code == 1
     assert "half.sqlite: 24 runs, 0 failed" in out
     assert error.startswith("24 runs of grid.toml are missing: merge the other shards too, or let")
+    assert "failed" not in error
     code, out, _ = run_command(
         capsys,
         *("store", "merge", "1.sqlite", "2.sqlite", "--out", "all.sqlite"),
@@ -202,3 +281,28 @@ def test_the_commands(tmp_path, capsys, monkeypatch):
     code, _, error = run_command(capsys, "store", "show", "none.sqlite")
     assert code == 2
     assert "there is no such file" in error
+
+
+def test_failed_runs_of_a_merged_store_need_retry(tmp_path, capsys, monkeypatch):
+    """A sweep goes past those that failed, so that only --retry brings them in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grid.toml").write_text(GRID)
+    swept(tmp_path / "1.sqlite", "1/2")
+    change(
+        tmp_path / "1.sqlite",
+        "INSERT INTO failures SELECT key, '{}', 'memory' FROM runs WHERE rowid <= 2",
+    )
+    for table in ("curves", "runs"):
+        change(
+            tmp_path / "1.sqlite",
+            f"DELETE FROM {table} WHERE key IN (SELECT key FROM failures)",
+        )
+    merging = ("store", "merge", "1.sqlite", "-o", "half.sqlite", "--grid", "grid.toml")
+    code, out, error = run_command(capsys, *merging)
+    assert code == 1
+    assert "half.sqlite: 22 runs, 2 failed" in out
+    again = "equipoise sweep grid.toml --store half.sqlite"
+    assert error.splitlines() == [
+        f"24 runs of grid.toml are missing: merge the other shards too, or let `{again}` run them",
+        f"2 runs of grid.toml failed: `{again} --retry` runs them again",
+    ]

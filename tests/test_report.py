@@ -8,6 +8,7 @@ import math
 import os
 import select
 import shutil
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -1040,6 +1041,32 @@ def test_bad_stores_and_folders_are_refused_in_one_sentence(tmp_path):
         write_report(store, tmp_path / "full")
     with pytest.raises(InvalidValue, match="is a file"):
         write_report(store, store)
+
+
+@pytest.mark.parametrize("changed", ["substr(result, 1, 40)", "'{}'", "'[1]'", "''"])
+def test_a_result_that_cannot_be_read_is_named_with_its_store(tmp_path, changed):
+    store = kept(tmp_path / "store.sqlite", [result(0.1), result(0.2, seed=1)])
+    db = sqlite3.connect(store)
+    with db:
+        db.execute(f"UPDATE runs SET result = {changed} WHERE key = 'store1'")
+    db.close()
+    with pytest.raises(DataError) as refused:
+        write_report(store, tmp_path / "out")
+    assert str(refused.value) == (
+        f"store={store}: the result of run store1 is cut off or was changed, and cannot be read; "
+        "use a copy of the store, or sweep its grid into a new one"
+    )
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_result_of_a_newer_version_asks_for_an_update(tmp_path):
+    store = kept(tmp_path / "store.sqlite", [result(0.1)])
+    db = sqlite3.connect(store)
+    with db:
+        db.execute("UPDATE runs SET result = json_set(result, '$.format', 99)")
+    db.close()
+    with pytest.raises(EquipoiseError, match="format=99 is of a newer Equipoise"):
+        write_report(store, tmp_path / "out")
 
 
 def test_an_earlier_report_is_replaced_and_a_stranger_left_alone(tmp_path):

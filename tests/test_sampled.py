@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from scipy.optimize import brentq
 
 from equipoise import accuracy, own_task, train
 from equipoise.engine import noise_of
@@ -110,6 +111,22 @@ def test_bounds_hold_for_one_sampled_step(rate, noise, delta):
     bounds = sampled_bounds(noise, 1, rate, delta, "replace-one")
     assert bounds.lower - 1e-9 <= high <= bounds.upper + 1e-9
     assert bounds.upper - bounds.lower <= 2 * TOLERANCE * bounds.upper
+
+
+@pytest.mark.parametrize("delta", [1e-15, 2e-15, 3e-15, 1e-14])
+@pytest.mark.parametrize(("rate", "noise"), [(0.01, 1.0), (0.3, 3.0)])
+def test_bounds_hold_where_delta_is_as_small_as_what_is_cut_off(rate, noise, delta):
+    """One step under add-remove in closed form: (1-q) N(0) + q N(1) is above e^epsilon N(0) from
+    one point on."""
+
+    def exceeded(epsilon):
+        x = noise**2 * math.log((math.expm1(epsilon) + rate) / rate) + 0.5
+        with_record = rate * stats.norm.sf(x, 1, noise)
+        return with_record - (math.expm1(epsilon) + rate) * stats.norm.sf(x, 0, noise)
+
+    exact = brentq(lambda epsilon: exceeded(epsilon) / delta - 1, 0.01, 30.0, xtol=1e-9)
+    bounds = sampled_bounds(noise, 1, rate, delta, "add-remove")
+    assert 0.9 * exact < bounds.lower <= exact <= bounds.upper
 
 
 @pytest.mark.slow

@@ -656,6 +656,52 @@ def test_the_command(tmp_path, capsys):
         assert grid(read_grid(tmp_path / "shown.toml")) == grid(read_grid(path))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("mine.toml --figure 2", "figure=2 with mine.toml: figures are parts of the paper's grid"),
+        ("mine.toml --seeds 3", "seeds=3 with mine.toml: a number of trials is for the paper's"),
+        ("mine.toml --seeds 3 --show-grid", "give a list in mine.toml, such as seeds = [0, 1, 2]"),
+        ("mine.toml --iterations 8", "iterations with a grid of your own: give it in mine.toml"),
+        ("mine.toml --ray=", "ray= is empty: give the address of a Ray cluster, HOST:PORT, or"),
+        ("mine.toml --store .", "store=. is a folder: give the name of a file"),
+    ],
+)
+def test_what_a_grid_of_one_s_own_does_not_take(tmp_path, capsys, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text('task = "quadratic"\niterations = 4\nepsilon = inf\nseeds = [0]\n')
+    code, out, error = run_command(capsys, "sweep", *arguments.split())
+    assert (code, out) == (2, "")
+    assert sentence in error
+    assert not Path("sweep.sqlite").exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        *(
+            (f"--v={v}", "is neither a positive number nor one of")
+            for v in ("nope", -1, "nan", "inf")
+        ),
+        ("--unit=person", "unit='person': input should be 'client' or 'record'"),
+        ("--iterations=0", "iterations=0 is not a whole number"),
+    ],
+)
+def test_a_grid_is_checked_before_it_is_shown(capsys, wrong, sentence):
+    code, out, error = run_command(
+        capsys, "sweep", "paper", "--task", "femnist", "--show-grid", wrong
+    )
+    assert (code, out) == (2, "")
+    assert sentence in error
+
+
+def test_the_paper_s_trials_are_three_or_as_many_as_are_asked_for(capsys):
+    command = ("sweep", "paper", "--task", "femnist", "--show-grid")
+    assert "seeds = [0, 1, 2]" in run_command(capsys, *command)[1]
+    assert "seeds = [0, 1, 2]" in run_command(capsys, *command, "--seeds", "3")[1]
+    assert "seeds = [0]" in run_command(capsys, *command, "--seeds", "1")[1]
+
+
 @pytest.mark.parametrize("search", [(), ("--search",)])
 def test_an_interrupted_command_says_what_is_kept(tmp_path, capsys, monkeypatch, search):
     def interrupted(*_):
@@ -778,7 +824,11 @@ def test_a_figure_of_the_paper_is_a_part_of_its_grid(figure, task, clips):
         ({"figure": 10, "iterations": 9}, "iterations=9 with figure=10, which has those of the"),
         ({"figure": 3, "store": Path("none.sqlite")}, "store=none.sqlite has no runs of task=fem"),
         ({"figure": 1}, "figure=1 is not one that a sweep can make"),
-        ({"figure": 8}, "figure=8 with task=femnist: it is about ixi and hippocampus alone"),
+        (
+            {"figure": 8},
+            "figure=8 with task=femnist: it is about fed-ixi, hippocampus, hippocampus-narrow "
+            "alone; choose one of them",
+        ),
         ({"v": 1.0, "unit": "record"}, "Lemma 1 is about clients"),
     ],
 )

@@ -40,18 +40,26 @@ def store_merge(
     from equipoise.sweeps.grid import grid as runs_of
     from equipoise.sweeps.grid import read_grid
     from equipoise.sweeps.merge import merge
-    from equipoise.sweeps.run import missing_of
+    from equipoise.sweeps.run import failures_of, missing_of
 
     runs = None if grid is None else runs_of(read_grid(grid))
     merged = merge(stores, out)
     missing = 0 if runs is None else missing_of(runs, out)
     _tell(merged, {} if runs is None else {"missing": missing}, json)
-    if missing:
-        say(
-            f"{missing} runs of {grid} are missing: merge the other shards too, or let "
-            f"`equipoise sweep {grid} --store {out}` run them"
-        )
+    if runs is not None and missing:
+        _tell_missing(missing, len(failures_of(runs, out)), f"{grid}", f"{grid} --store {out}")
         sys.exit(1)
+
+
+def _tell_missing(missing: int, failed: int, grid: str, sweep: str) -> None:
+    """What is not in a store, and what brings it there: a sweep leaves failed runs alone."""
+    if missing > failed:
+        say(
+            f"{missing - failed} runs of {grid} are missing: merge the other shards too, or let "
+            f"`equipoise sweep {sweep}` run them"
+        )
+    if failed:
+        say(f"{failed} runs of {grid} failed: `equipoise sweep {sweep} --retry` runs them again")
 
 
 def _tell(inside: "Inside", more: dict[str, Any], json: bool) -> None:

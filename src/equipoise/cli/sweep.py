@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from equipoise.sweeps.workers import Workers
 
 SHOWN_EVERY = 10.0  # seconds, where there is no terminal
-TRIALS = 3  # of the paper's grid
 
 
 def sweep(
@@ -38,7 +37,9 @@ def sweep(
     iterations: Annotated[
         int | None, Parameter(help="for the paper's grid (default: Table 1's)")
     ] = None,
-    seeds: Annotated[int, Parameter(help="for the paper's grid: number of trials")] = TRIALS,
+    seeds: Annotated[
+        int | None, Parameter(help="for the paper's grid: number of trials (default: 3)")
+    ] = None,
     figure: Annotated[
         int | None,
         Parameter(
@@ -92,22 +93,28 @@ def sweep(
 
     Example: equipoise sweep paper --task femnist --iterations 1000 --store femnist.sqlite
     """
+    from equipoise.sweeps.grid import grid as checked_grid
     from equipoise.sweeps.run import NOTICE, check_search, document_of, grid_of, workers_of
     from equipoise.sweeps.shard import read_shard
 
     values = {
         "task": task,
         "iterations": iterations,
-        "seeds": seeds if seeds != TRIALS else None,
+        "seeds": seeds,
         "figure": figure,
         "v": _number(v),
         "unit": unit,
     }
     given = {name: value for name, value in values.items() if value is not None}
-    if what == "paper":
-        require(task is not None, "the paper's grid needs a task: --task femnist, for instance")
+    _check_given(what, given)
+    require(
+        ray is None or ray.strip() != "",
+        "ray= is empty: give the address of a Ray cluster, HOST:PORT, or auto for the one here",
+    )
     if show_grid:
-        print(toml_text(document_of(what, store, **given)), end="")
+        document = document_of(what, store, **given)
+        checked_grid(document)
+        print(toml_text(document), end="")
         return
     runs = grid_of(what, store, simulate=simulate, **given)
     part = read_shard(shard)
@@ -128,6 +135,24 @@ def sweep(
     print(dumps({"notice": NOTICE, **document}, indent=2) if json else text)
     if document["failed"]:
         raise SystemExit(1)
+
+
+def _check_given(what: str, given: dict[str, Any]) -> None:
+    """The paper's grid needs a task; a grid of one's own has neither figures nor a number of
+    trials."""
+    if what == "paper":
+        require("task" in given, "the paper's grid needs a task: --task femnist, for instance")
+        return
+    require(
+        "figure" not in given,
+        f"figure={given.get('figure')} with {what}: figures are parts of the paper's grid alone; "
+        "leave it out",
+    )
+    require(
+        "seeds" not in given,
+        f"seeds={given.get('seeds')} with {what}: a number of trials is for the paper's grid "
+        f"alone; give a list in {what}, such as seeds = [0, 1, 2]",
+    )
 
 
 def _number(v: str | None) -> float | str | None:
@@ -182,6 +207,9 @@ def _swept(
     if shard.parts > 1:
         of_shard, then = f" of shard {shard}", "`equipoise store merge` joins it with the others"
     end = f"{progress.done} of {progress.total} runs{of_shard} are in {store}; {then}"
+    if shard.parts > 1 and not progress.total:
+        none = f"shard {shard} has no runs: there are fewer stacks of runs than shards; give fewer"
+        return document, none
     return document, as_text(best()) + end
 
 

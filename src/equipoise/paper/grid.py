@@ -109,6 +109,11 @@ def _at_the_best(
     return other_iterations(swept_case(store, task, unit, v), clip)
 
 
+def _named(parts: Sequence[str]) -> str:
+    """The tasks whose names have one of these parts."""
+    return ", ".join(task for task in ROWS if any(part in task for part in parts))
+
+
 def _clips_of(number: int, task: str, clips: Sequence[float]) -> Sequence[float]:
     require(
         number in FIGURES,
@@ -119,7 +124,7 @@ def _clips_of(number: int, task: str, clips: Sequence[float]) -> Sequence[float]
     only = figure.tasks.split()
     require(
         not only or any(part in task for part in only),
-        f"figure={number} with task={task}: it is about {' and '.join(only)} alone",
+        f"figure={number} with task={task}: it is about {_named(only)} alone; choose one of them",
     )
     chosen = figure.clips(clips)
     require(

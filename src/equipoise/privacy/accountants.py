@@ -20,15 +20,17 @@ from scipy.optimize import minimize_scalar
 
 from equipoise.errors import require
 from equipoise.privacy.events import Event
-from equipoise.privacy.job import Job, check_library
+from equipoise.privacy.job import Job, check_library, quiet_library
 from equipoise.privacy.promise import OVER_CLIP, Neighbours, Unit
+from equipoise.privacy.sampled import LEAST_NOISE, Bounds
 
 APART = 1e-5  # how far, as a share, the noise found may be above the least
-MOST_NOISE = 2.0**40  # times the exact one: beyond, no noise is enough
-MOST_EPSILON = 200.0  # beyond, losses are too far apart for a grid of 1e-4: millions of points
+MOST_NOISE = 2.0**40  # times the exact one: beyond, no noise is enough; so far below, none needed
+MOST_EPSILON = 50.0  # beyond, losses are too far apart for a grid of 1e-4: millions of points
 # Of delta, for the composition: all that is tried. Any of them holds.
 SHARES = (0.0, *(float(share) for share in 1 / (1 + np.exp(-np.linspace(-8, 8, 129)))))
 NOT_COUNTED = "sampling is not counted"
+NOT_NEEDED = "no noise is needed: the sample alone is enough"
 
 
 class Claim(NamedTuple):
@@ -99,7 +101,7 @@ def zcdp_improved(event: Event, delta: float) -> Claim:
     middle = math.log(math.sqrt(-math.log(delta) / rho))  # the best order of the classic conversion
 
     def epsilon(log_excess: float) -> float:
-        alpha = 1 + math.exp(log_excess)
+        alpha = 1 + max(math.exp(log_excess), 2.0**-50)  # a smaller excess is rounded away
         return rho * alpha + math.log1p(-1 / alpha) - math.log(delta * alpha) / (alpha - 1)
 
     best = minimize_scalar(epsilon, bounds=(middle - 3, middle + 3), method="bounded")
@@ -114,15 +116,16 @@ def rdp_classic(event: Event, delta: float) -> Claim:
     accountant = _rdp_accountant(event)
     epsilons = accountant.rdp - math.log(delta) / (accountant.orders - 1)
     best = int(np.argmin(epsilons))
-    how = f"order {accountant.orders[best]:g}"
-    return Claim(float(epsilons[best]), _rdp_words(event, how))
+    return _rdp_claim(event, float(epsilons[best]), float(accountant.orders[best]))
 
 
 def rdp(event: Event, delta: float) -> Claim:
     """dp-accounting's RDP accountant as it is: its orders, and the conversion of Canonne, Kamath
     and Steinke 2020, Proposition 12."""
-    epsilon, order = _rdp_accountant(event).get_epsilon_and_optimal_order(delta)
-    return Claim(float(epsilon), _rdp_words(event, f"order {order:g}"))
+    accountant = _rdp_accountant(event)
+    with quiet_library():
+        epsilon, order = accountant.get_epsilon_and_optimal_order(delta)
+    return _rdp_claim(event, float(epsilon), float(order))
 
 
 def pld(event: Event, delta: float) -> Claim:
@@ -131,8 +134,11 @@ def pld(event: Event, delta: float) -> Claim:
     from dp_accounting.pld import PLDAccountant
 
     relation, composed = _as_dp_accounting_says(event)
-    epsilon = float(PLDAccountant(relation).compose(composed).get_epsilon(delta))
-    return Claim(math.inf if math.isnan(epsilon) else epsilon, "grid of 1e-4")
+    with quiet_library():
+        epsilon = float(PLDAccountant(relation).compose(composed).get_epsilon(delta))
+    if not epsilon < math.inf:
+        return Claim(math.inf, f"its grid leaves out rare losses, by more than delta = {delta:g}")
+    return Claim(epsilon, "grid of 1e-4")
 
 
 ACCOUNTANTS: dict[str, Accountant] = {
@@ -157,9 +163,12 @@ def _with_sampling(event: Event, how: str) -> str:
     return how if event.rate == 1 else f"{how}; {NOT_COUNTED}"
 
 
-def _rdp_words(event: Event, how: str) -> str:
+def _rdp_claim(event: Event, epsilon: float, order: float) -> Claim:
+    if not epsilon < math.inf:
+        return Claim(math.inf, "none of its orders has a finite epsilon")
     counted = event.neighbours == "add-remove"
-    return how if counted else _with_sampling(event, how)
+    how = f"order {order:g}"
+    return Claim(epsilon, how if counted else _with_sampling(event, how))
 
 
 def _rdp_accountant(event: Event) -> Any:
@@ -170,7 +179,8 @@ def _rdp_accountant(event: Event) -> Any:
     if event.neighbours != "add-remove":
         event = replace(event, rate=1.0)
     relation, composed = _as_dp_accounting_says(event)
-    return RdpAccountant(neighboring_relation=relation).compose(composed)
+    with quiet_library():
+        return RdpAccountant(neighboring_relation=relation).compose(composed)
 
 
 def _as_dp_accounting_says(event: Event) -> tuple[Any, Any]:
@@ -204,7 +214,7 @@ def _as_dp_accounting_says(event: Event) -> tuple[Any, Any]:
 class Row(BaseModel):
     """One accountant, and what it says; None where it has no answer.
 
-    sigma      the noise that it asks for, for the epsilon of the job
+    sigma      the noise that it asks for, for the epsilon of the job; 0 where it needs none
     ratio      sigma over that of the last row
     epsilon    what it claims with the noise of the job
     how        it came to its sigma, or why there is none
@@ -277,9 +287,12 @@ def compare(job: Job) -> Comparison:
         f"compare; give {'less' if epsilon == 0 else 'more'} noise",
     )
     rows = [_row(name, claim, event, epsilon, job.delta) for name, claim in ACCOUNTANTS.items()]
-    how = "exact" if event.rate == 1 else f"the exact one is at least {bounds.lower:.4g}"
     own = Row(
-        accountant=own_name(event), sigma=event.sigma, ratio=1.0, epsilon=bounds.upper, how=how
+        accountant=own_name(event),
+        sigma=event.sigma,
+        ratio=1.0,
+        epsilon=bounds.upper,
+        how=_own_words(event, bounds, job.delta),
     )
     return Comparison(
         epsilon=epsilon,
@@ -296,6 +309,16 @@ def compare(job: Job) -> Comparison:
     )
 
 
+def _own_words(event: Event, bounds: Bounds, delta: float) -> str:
+    """How the last row came about. Where no grid gives less than the releases without sampling
+    spend, that is what is promised."""
+    if event.rate == 1:
+        return "exact"
+    how = f"the exact one is at least {bounds.lower:.4g}"
+    whole = replace(event, rate=1.0).epsilon(delta)
+    return how if bounds.upper < whole * (1 - 1e-12) else f"{NOT_COUNTED}; {how}"
+
+
 def _row(name: str, claim: Accountant, event: Event, epsilon: float, delta: float) -> Row:
     if claim is pld and epsilon > MOST_EPSILON:
         why = f"epsilon is above {MOST_EPSILON:g}, too far for its grid"
@@ -307,29 +330,63 @@ def _row(name: str, claim: Accountant, event: Event, epsilon: float, delta: floa
         return replace(event, sigma=sigma)
 
     at_exact = claim(event, delta)
-    sigma = least_sigma(lambda sigma: claim(asked(sigma), delta).epsilon, epsilon, event.sigma)
+    if claim is pld and _hidden_by_sampling(event, delta):
+        sigma: float | None = 0.0
+    else:
+        sigma = least_sigma(
+            lambda sigma: claim(asked(sigma), delta).epsilon,
+            epsilon,
+            event.sigma,
+            least=_least_for_a_grid(event) if claim is pld else 0.0,
+            scale=event.sensitivity,
+        )
+    how = {None: "no noise is enough", 0.0: NOT_NEEDED}.get(sigma)
     return Row(
         accountant=name,
         sigma=sigma,
         ratio=None if sigma is None else sigma / event.sigma,
         epsilon=at_exact.epsilon if at_exact.epsilon < math.inf else None,
-        how="no noise is enough" if sigma is None else claim(asked(sigma), delta).how,
+        how=how or claim(asked(sigma or 0.0), delta).how,
         no_claim=at_exact.how if at_exact.epsilon == math.inf else "",
     )
 
 
-def least_sigma(claim: Callable[[float], float], epsilon: float, start: float) -> float | None:
+def _hidden_by_sampling(event: Event, delta: float) -> bool:
+    """Whether a record is in any sample with probability delta at most: then (0, delta)-DP holds
+    without noise, and the privacy loss is not zero with no larger probability."""
+    return event.rate < 1 and -math.expm1(event.count * math.log1p(-event.rate)) <= delta
+
+
+def _least_for_a_grid(event: Event) -> float:
+    """The noise below which losses of samples are too far apart for a grid."""
+    clip = event.sensitivity / OVER_CLIP[event.neighbours]
+    return LEAST_NOISE * clip if event.rate < 1 else 0.0
+
+
+def least_sigma(
+    claim: Callable[[float], float],
+    epsilon: float,
+    start: float,
+    least: float = 0.0,
+    scale: float = 0.0,
+) -> float | None:
     """The least sigma, up to APART, at which epsilon or less was seen to be claimed; searched from
-    `start` with steps that grow, then by bisection. None where no noise is enough."""
+    `start` with steps that grow, then by bisection. None where no noise is enough, 0 where none is
+    needed: it is searched within MOST_NOISE of `start`, and upwards of `scale` if that is larger.
+    Nothing below `least` is tried."""
     step, safe = 1.01, start
     while claim(safe) > epsilon:
         safe, step = safe * step, min(step * step, 2.0)
-        if safe > start * MOST_NOISE:
+        if safe > max(start, scale) * MOST_NOISE:
             return None
     unsafe, step = safe / 1.01, 1.01
-    while claim(unsafe) <= epsilon:
+    while unsafe >= least and claim(unsafe) <= epsilon:
         safe, step = unsafe, min(step * step, 2.0)
         unsafe = safe / step
+        if unsafe < start / MOST_NOISE:
+            return 0.0
+    if unsafe < least:
+        return safe
     while safe > unsafe * (1 + APART):
         middle = math.sqrt(safe * unsafe)
         if claim(middle) <= epsilon:

@@ -1,6 +1,9 @@
 """Job: a private training as numbers alone, whoever ran it and with whatever program."""
 
+import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -109,3 +112,17 @@ def check_library(what: str, way_out: str) -> None:
         raise InvalidValue(
             f"{what} needs dp-accounting: pip install 'equipoise[record]', or {way_out}"
         ) from None
+
+
+@contextmanager
+def quiet_library() -> Iterator[None]:
+    """While dp-accounting computes, its warnings (about orders that it leaves out, for instance) do
+    not reach the user, who can do nothing about them. It must be imported before: its logger is of
+    a class of its own."""
+    logger = logging.getLogger("absl")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from equipoise.errors import InvalidValue, require
 from equipoise.privacy.gaussian import epsilon_spent, noise_sigma
+from equipoise.privacy.job import quiet_library
 from equipoise.privacy.promise import OVER_CLIP, Neighbours, check_budget
 
 TOLERANCE = 0.01  # of epsilon, between its two bounds
@@ -35,8 +36,11 @@ _ETA = 1e-3  # the share of delta that the lower bound gives away
 # Of what T steps compose, Fourier transforms have an error of at most T times this: against
 # binomial distributions, summed over all points, up to two thirds of it.
 _ROUNDING = 2.0**-50
+# dp-accounting cuts rare losses off, up to 1e-15 in all, and adds as much to delta, whether it cut
+# or not: once for the steps, and once where they are joined to what was composed before.
+_CUT = 2e-15
 # Below it sampling is not counted: losses grow beyond what a grid can hold.
-_LEAST_NOISE = 0.1
+LEAST_NOISE = 0.1
 _KNOWN = ("replace-one", "add-remove")
 
 
@@ -77,7 +81,7 @@ def sampled_bounds(
     whole = epsilon_spent(noise, steps, OVER_CLIP[neighbours], delta)
     if rate == 1 or whole == 0:
         return Bounds(whole, whole)
-    if noise < _LEAST_NOISE:
+    if noise < LEAST_NOISE:
         return Bounds(0.0, whole)
     what = Sampled(noise, steps, rate, neighbours)
     upper, grid, wanted = whole, 2 * _COARSEST, _COARSEST
@@ -108,7 +112,7 @@ def sampled_noise(
     check_budget(epsilon, delta)
     _check(steps, rate, neighbours)
     safe = noise_sigma(epsilon, delta, steps, OVER_CLIP[neighbours])  # enough without sampling
-    if rate == 1 or safe <= _LEAST_NOISE:
+    if rate == 1 or safe <= LEAST_NOISE:
         return safe
 
     def excess(noise: float, coarser: int) -> float:
@@ -138,9 +142,9 @@ def _least(excess: Callable[[float], float], safe: float, apart: float) -> float
     unsafe, below = safe, above
     while below <= 0:
         safe, above = unsafe, below
-        if safe <= _LEAST_NOISE:
+        if safe <= LEAST_NOISE:
             return safe
-        unsafe = max(safe / apart, _LEAST_NOISE)
+        unsafe = max(safe / apart, LEAST_NOISE)
         below = excess(unsafe)
         apart *= apart  # from 1.01 to a factor of 2 in seven leaps
     while safe > unsafe * (1 + _APART):
@@ -167,7 +171,7 @@ def _lower(what: Sampled, delta: float, grid: float) -> float:
     # Masses below zero were counted as zero, so that together they may be more than 1.
     mass = float(composed.get_delta(-math.inf))
     risen = what.steps * grid**2 / 8 + grid * math.sqrt(what.steps * -math.log(eta) / 2)
-    lower = _epsilon(composed, mass * (delta + eta + what.steps * _ROUNDING)) - risen
+    lower = _epsilon(composed, mass * (delta + eta + what.steps * _ROUNDING + _CUT)) - risen
     return max(0.0, lower) if lower < math.inf else 0.0
 
 
@@ -198,7 +202,8 @@ def _composed(what: Sampled, grid: float) -> Any:
     }
     accountant = PLDAccountant(relation[what.neighbours], value_discretization_interval=grid)
     step = PoissonSampledDpEvent(what.rate, GaussianDpEvent(what.noise))
-    return accountant.compose(SelfComposedDpEvent(step, what.steps))
+    with quiet_library():
+        return accountant.compose(SelfComposedDpEvent(step, what.steps))
 
 
 def _check(steps: int, rate: float, neighbours: Neighbours) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from equipoise.reports.study import Place
 from equipoise.result import Result
 from equipoise.settings import Run
-from equipoise.sweeps.store import Store
+from equipoise.sweeps.store import Store, unreadable
 
 AXES = {
     "algorithm",
@@ -127,7 +127,7 @@ def finished_runs(store: Store) -> list[Row | None]:
     """Every finished run; None for one that has no test error, or no fixed number of local
     steps."""
     rows = store.table(f"{', '.join(COLUMNS)}, result")
-    return [_row(row) if _usable(row) else None for row in rows]
+    return [_row(row, store) if _usable(row) else None for row in rows]
 
 
 def _usable(row: dict[str, Any]) -> bool:
@@ -135,6 +135,9 @@ def _usable(row: dict[str, Any]) -> bool:
     return row["local_steps"] is not None and bool(measured)
 
 
-def _row(row: dict[str, Any]) -> Row:
+def _row(row: dict[str, Any], store: Store) -> Row:
     document = row.pop("result")
-    return Row(**row, stored=stored(json.loads(document)))
+    try:
+        return Row(**row, stored=stored(json.loads(document)))
+    except (ValueError, LookupError, TypeError, AttributeError):  # no JSON, or JSON of other things
+        raise unreadable(store.path, row["key"]) from None

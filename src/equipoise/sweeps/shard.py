@@ -9,6 +9,8 @@ from typing import NamedTuple
 from equipoise.errors import InvalidValue, require
 from equipoise.sweeps.stacks import Stack, key_of, work_of
 
+MOST_PARTS = 100_000
+
 
 class Shard(NamedTuple):
     """One of so many parts of a grid, counted from 1."""
@@ -24,7 +26,8 @@ class Shard(NamedTuple):
         work so far."""
         if self.parts == 1:
             return [*every]
-        mine, loads = [], [(0, part) for part in range(1, self.parts + 1)]
+        busy = min(self.parts, len(every))  # later parts would get none
+        mine, loads = [], [(0, part) for part in range(1, busy + 1)]
         heapify(loads)
         for work, _, stack in sorted((-work_of(s), key_of(s[0][0]), s) for s in every):
             load, part = heappop(loads)
@@ -45,6 +48,10 @@ def read_shard(text: str | None) -> Shard:
         raise InvalidValue(f"shard={text} is not I/N: 1/4 is the first of four parts")
     shard = Shard(int(match[1]), int(match[2]))
     require(shard.parts >= 1, f"shard={text} has no parts: 1/4 is the first of four")
+    require(
+        shard.parts <= MOST_PARTS,
+        f"shard={text} is one of more than {MOST_PARTS:,} parts: give fewer",
+    )
     require(
         1 <= shard.part <= shard.parts,
         f"shard={text} is not one of {shard.parts} parts: give 1/{shard.parts} to "

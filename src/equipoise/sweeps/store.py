@@ -81,9 +81,11 @@ class Store:
     changed."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        if path.is_dir():
+            raise DataError(f"store={path} is a folder: give the name of a file")
         if read_only and not path.is_file():
             raise DataError(f"store={path}: there is no such file; `equipoise sweep` makes one")
-        self.path = path
+        self.path = self._source = path
         with self._told():
             self._db = self._for_reading() if read_only else self._for_writing()
             try:
@@ -169,7 +171,7 @@ class Store:
             raise DataError(f"store={self.path}: {error}" + _way_out(str(error))) from None
         except sqlite3.DatabaseError as error:
             raise DataError(
-                f"store={self.path} is damaged or no store: {error}; nothing was written to it"
+                f"store={self._source} is damaged or no store: {error}; nothing was written to it"
             ) from None
         except OSError as error:
             raise DataError(f"store={self.path}: {error.strerror}") from None
@@ -221,21 +223,50 @@ class Store:
         """The versions of the arithmetic (`keys.NUMBERS`) that gave the numbers of the finished
         runs; None of one from before they were noted."""
         query = "SELECT DISTINCT json_extract(result, '$.numbers') FROM runs"
-        return {numbers for (numbers,) in self._rows(query)}
+        try:
+            return {numbers for (numbers,) in self._rows(query)}
+        except DataError:
+            self._check_results()
+            raise
+
+    def _check_results(self) -> None:
+        """Refuse a result that is no JSON, by the run's key."""
+        for key, result in self._rows("SELECT key, result FROM runs"):
+            try:
+                json.loads(result)
+            except ValueError:
+                raise unreadable(self.path, key) from None
 
     def take_over(self, path: Path) -> str | None:
         """Copy all that another store holds; or, if it has other results of a run that is here,
         nothing, and return the key of that run."""
         with Store(path, read_only=True), self._told():  # it is a store, and can be read
             self._db.execute("ATTACH ? AS other", (_to_read(path),))
+            self._source = path
             try:
+                self._check_tables()
                 key = self._contradicted()
                 if key is None:
                     with self._transaction():
                         self._copy()
             finally:
+                self._source = self.path
                 self._db.execute("DETACH other")
         return key
+
+    def _check_tables(self) -> None:
+        """Refuse the store that is attached if it lacks a table, or a column."""
+        for table in ("runs", "curves", "failures"):
+            ours, theirs = (
+                [row[1] for row in self._rows(f"PRAGMA {name}.table_info({table})")]
+                for name in ("main", "other")
+            )
+            if ours != theirs:
+                what = "other columns in its table" if theirs else "no table"
+                raise DataError(
+                    f"store={self._source} has {what} {table}: it is damaged, or no store; use a "
+                    "copy of it, or sweep its grid again"
+                )
 
     def _contradicted(self) -> str | None:
         """A run that has one result here and another in the store that is attached: anything but
@@ -348,6 +379,14 @@ def _failure(result: Result) -> str | None:
     overflowed = result.test_error is not None and not math.isfinite(result.test_error)
     return result.failed or (
         f"its test error is not finite: lower eta={result.run.eta}" if overflowed else None
+    )
+
+
+def unreadable(path: Path, key: str) -> DataError:
+    """What is said of a run whose result cannot be read."""
+    return DataError(
+        f"store={path}: the result of run {key} is cut off or was changed, and cannot be read; use "
+        "a copy of the store, or sweep its grid into a new one"
     )
 
 
