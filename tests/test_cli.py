@@ -192,17 +192,6 @@ def test_mistakes_get_one_clear_sentence(equipoise, arguments, sentence):
     assert len(err.splitlines()) == 1
 
 
-def test_a_rule_that_counts_records_is_refused_where_there_are_none(equipoise):
-    code, out, err = equipoise(
-        "train --task quadratic --noise-rule nbafl --epsilon 2 --clip 1 --iterations 4"
-    )
-    assert (code, out) == (2, "")
-    assert err == (
-        "error: noise_rule=nbafl with task=quadratic: its clients have no individual records, "
-        "whose number the rule needs; use exact\n"
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "wrong", "command", "meant"),
     [

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from equipoise.settings import Run
 
 
-WITHOUT_RECORDS = ("quadratic",)
-"""Tasks whose clients have no individual records, and so no number of them."""
-
-
 def nbafl_sigma(epsilon: float, delta: float, releases: int, clip: float, records: int) -> float:
     check_budget(epsilon, delta)
     if epsilon == math.inf:
@@ -44,11 +40,6 @@ class NbaflMessage(ClientMessage):
             facts.sizes is not None,
             "noise_rule=nbafl needs the clients' numbers of records, which are private here: use "
             "exact",
-        )
-        require(
-            facts.task not in WITHOUT_RECORDS,
-            f"noise_rule=nbafl with task={facts.task}: its clients have no individual records, "
-            "whose number the rule needs; use exact",
         )
         smallest = max(min(facts.sizes or (1,)), 1)
         return nbafl_sigma(run.epsilon, run.delta, releases, run.clip, smallest)
