@@ -32,7 +32,7 @@ RUNS = {
     "femnist-narrow": {"iterations": 1000, "local_steps": 25, "eta": 0.1},
     "cifar10-narrow": {"iterations": 500, "local_steps": 10, "eta": 0.1, "batch": 16},
     "reddit-narrow": {"iterations": 300, "local_steps": 10, "eta": 10.0},
-    "hippocampus-narrow": {"iterations": 60, "local_steps": 3, "eta": 0.1},
+    "hippocampus-narrow": {"iterations": 60, "local_steps": 5, "eta": 0.1},
     "deepdrid-narrow": {"iterations": 120, "local_steps": 4, "eta": 0.03},
 }
 

@@ -268,8 +268,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "an un-noised local iterate is returned",
         "fleets/server.py",
-        "        yield Round(number, iteration, x)",
-        "        yield Round(number, iteration, x + fleet.memory.update.mean(-2))",
+        "        yield Round(number, iteration, known[..., :d])",
+        "        yield Round(number, iteration, known[..., :d] + fleet.memory.update.mean(-2))",
     ),
     (
         "what is returned holds un-noised updates",
