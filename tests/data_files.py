@@ -153,7 +153,7 @@ EACH = 4  # photographs of a base
 class Tiny(nn.Module):
     """In place of VGG-11."""
 
-    def __init__(self, hidden=0):
+    def __init__(self, hidden=0, width=0):
         super().__init__()
         self.full = nn.Linear(3, 2)
 

@@ -70,11 +70,11 @@ def _task(
     data_set: DataSet,
     owner: str = "source",
     natural: bool = False,
-    network: Callable[[], nn.Module] = vgg11,
+    network: Callable[[], nn.Module] | None = None,
 ) -> Task:
     return federated_task(
         name,
-        network,
+        network or vgg11,
         arrays,
         ROW,
         functional.cross_entropy,
