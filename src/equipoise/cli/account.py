@@ -49,7 +49,7 @@ def account(
         Neighbours | None,
         Parameter(
             help="what a unit's data are compared with: any other data (replace-one: sensitivity "
-            "2C), an update of zero (zero-out, unit client: C), the data without the record "
+            "2C), a message of zero (zero-out, unit client: C), the data without the record "
             "(add-remove, unit record: C); default: both of the unit, with --compare replace-one"
         ),
     ] = None,

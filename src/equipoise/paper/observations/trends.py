@@ -46,7 +46,6 @@ class Exchange(NamedTuple):
     """Two curves: by how much the optimum of each is better there than that of the other. Positive
     where the second optimum is the larger, negative where it is the smaller."""
 
-    places: tuple[int, int]
     on_first: Difference
     on_second: Difference
 
@@ -61,14 +60,9 @@ def trend(claimed: Claimed, where: str, curves: Sequence[Sequence[Cell]], value:
     """Exchanges between all pairs of curves, at the 5 % level divided by their number. The claim
     holds if some pair says so and none the contrary."""
     curves = _on_common_values(curves, value)
-    pairs = list(combinations(range(len(curves)), 2))
+    pairs = list(combinations(curves, 2))
     level = LEVEL / max(1, len(pairs))
-    exchanges = [_exchange((i, j), curves[i], curves[j], value, level) for i, j in pairs]
-    test = (
-        f"of two {claimed.each}s: the best {claimed.axis} of each, chosen on the other trials, is "
-        "better there than that of the other one; for all pairs, at the 5 % level divided by their "
-        "number"
-    )
+    exchanges = [_exchange(first, second, value, level) for first, second in pairs]
     trials = min((exchange.on_first.n for exchange in exchanges), default=0)
     if trials < FEWEST:
         return too_few(claimed, where, len(curves))
@@ -80,7 +74,9 @@ def trend(claimed: Claimed, where: str, curves: Sequence[Sequence[Cell]], value:
         claimed.number,
         claimed.hypothesis,
         where,
-        test,
+        f"of two {claimed.each}s: the best {claimed.axis} of each, chosen on the other trials, is "
+        "better there than that of the other one; for all pairs, at the 5 % level divided by their "
+        "number",
         f"of {len(pairs)} pairs {rises} say that it rises, {falls} that it falls; optimum of the "
         f"means as {claimed.order}: {optima}",
         trials,
@@ -112,17 +108,11 @@ def _on_common_values(curves: Sequence[Sequence[Cell]], value: Axis) -> list[Seq
     return [[cell for cell in cells if value(cell) in shared] for cells in curves]
 
 
-def _exchange(
-    places: tuple[int, int],
-    first: Sequence[Cell],
-    second: Sequence[Cell],
-    value: Axis,
-    level: float,
-) -> Exchange:
+def _exchange(first: Sequence[Cell], second: Sequence[Cell], value: Axis, level: float) -> Exchange:
     seeds = common([cell.errors for cell in (*first, *second)])
     gains = [_gains(first, second, value, seed, seeds) for seed in seeds if len(seeds) > 1]
     on_first, on_second = zip(*gains, strict=True) if gains else ((), ())
-    return Exchange(places, difference(on_first, level), difference(on_second, level))
+    return Exchange(difference(on_first, level), difference(on_second, level))
 
 
 def _gains(
