@@ -167,7 +167,14 @@ def first(task: str) -> dict[str, Any]:
             {"epsilon": EPSILONS, "clip": CLIP, **LEMMA},
             {"epsilon": AT_OTHER_CLIPS, "clip": [C for C in clips if C != CLIP], **LEMMA, **few},
             {"epsilon": 3.3, "clip": clips[:2], "local_steps": some, **few},
-            {"epsilon": EPSILONS, "clip": 1.0, "unit": "record", **record, **few},
+            {
+                "epsilon": EPSILONS,
+                "clip": 1.0,
+                "unit": "record",
+                "weights": "equal",
+                **record,
+                **few,
+            },
         ],
     }
 

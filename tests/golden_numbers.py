@@ -29,6 +29,7 @@ CLIENT = {
 SHARED = {**CLIENT, "trust": "secure-aggregation"}
 COIN = {**SHARED, "local_steps": None, "schedule": "coin", "p": 0.25}
 RECORD = {**CLIENT, "clients": 5, "unit": "record", "clip": 0.4, "iterations": 16}
+RECORD |= {"weights": "equal"}
 SCAFFNEW = {"algorithm": "dp-scaffnew"}
 TABLES = {
     "task": "csv",

@@ -54,6 +54,15 @@ def dp_scaffnew(x0, coins, p, eta, C, noise, g, N):
     return x, h
 
 
+def of_copies(counts, g, noise):
+    """How clients that count unequally come into these algorithms, which average over all alike:
+    client i of counts[i] / N is counts[i] clients with its gradients and its noise. Returns what
+    `g` and `noise` become, and N. Not of the paper."""
+    original = [i for i, count in enumerate(counts) for _ in range(count)]
+    copied = [[of_round[i] for i in original] for of_round in noise]
+    return lambda i, x, k: g(original[i], x, k), copied, len(original)
+
+
 def average(models):
     """sum k^3 x_k / sum k^3 of the communicated models x_1 ... x_K. Not of the paper."""
     weights = [k**3 for k in range(1, len(models) + 1)]

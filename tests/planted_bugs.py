@@ -22,6 +22,7 @@ TESTS = [
         "samplers",
         "lattice",
         "mechanism",
+        "weights",
         "algorithms",
         "other_algorithms",
         "training",
@@ -43,6 +44,7 @@ RECORD_TESTS = [
         "own_data",
         "libsvm",
         "record_runs",
+        "weights",
         "per_example",
         "passes",
         "tables",
@@ -158,13 +160,25 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     ("Delta = C for replace-one", "privacy/promise.py", '"replace-one": 2.0', '"replace-one": 1.0'),
     (
+        "one record: messages of clients that count less are sent whole",
+        "privacy/clip.py",
+        "        sent = part_of(zero_unless_finite(update), self.share)",
+        "        sent = zero_unless_finite(update)",
+    ),
+    (
+        "the least weight decides how much is sent, so that others send more than the clip",
+        "privacy/promise.py",
+        "        return tuple(weight / max(weights) for weight in weights)",
+        "        return tuple(weight / min(weights) for weight in weights)",
+    ),
+    (
         "noise before the clip",
         "privacy/clip.py",
-        "        clipped = clip(zero_unless_finite(update), self.clip - lost)\n"
-        "        return on_lattice(clipped, self.sigma, self.lattice, noise, round)",
+        "        sent = part_of(clip(zero_unless_finite(update), self.clip - lost), self.share)\n"
+        "        return on_lattice(sent, self.sigma, self.lattice, noise, round)",
         "        noised = on_lattice(zero_unless_finite(update), self.sigma, self.lattice, noise, "
         "round)\n"
-        "        return clip(noised, self.clip - lost)",
+        "        return part_of(clip(noised, self.clip - lost), self.share)",
     ),
     (
         "noise for the expected instead of the realised releases",
@@ -224,8 +238,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "no clip",
         "privacy/clip.py",
-        "clipped = clip(zero_unless_finite(update), self.clip - lost)",
-        "clipped = zero_unless_finite(update)",
+        "sent = part_of(clip(zero_unless_finite(update), self.clip - lost), self.share)",
+        "sent = part_of(zero_unless_finite(update), self.share)",
     ),
     (
         "overflow is sent as it is",

@@ -397,15 +397,12 @@ def test_a_new_setting_renames_no_run(monkeypatch):
     """One with a default that means what was before: the key knows only what differs from
     defaults."""
 
-    class NewSettings(Settings):
-        inertia: float = 0.0
-
     class NewRun(Run):
         inertia: float = 0.0
 
     run = of_settings()
     before = run_key(run, "data")
-    monkeypatch.setattr(keys, "Settings", NewSettings)
+    monkeypatch.setattr(keys, "Run", NewRun)
     assert run_key(NewRun(**run.model_dump()), "data") == before
     assert run_key(NewRun(**run.model_dump(), inertia=0.0), "data") == before
     changed = run_key(NewRun(**run.model_dump(), inertia=0.9), "data")

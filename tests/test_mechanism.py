@@ -182,7 +182,7 @@ class Coarse(ClientMessage):
 
     rule = "coarse"
 
-    def releaser(self, clip, sigma, lattice):
+    def releaser(self, clip, sigma, lattice, share=1.0):
         return OnGrid(ClippedRelease(clip, sigma, lattice))
 
 
@@ -284,7 +284,7 @@ class Rounded(ClientMessage):
     def __init__(self, rule, steps):
         self.rule, self.steps = rule, steps
 
-    def releaser(self, clip, sigma, lattice):
+    def releaser(self, clip, sigma, lattice, share=1.0):
         return OnGrid(ClippedRelease(clip, sigma, lattice), self.steps)
 
 

@@ -75,15 +75,17 @@ def prepared(task, **how):
 
 def fleet_of(task, run, account):
     """The product's own clients, noise switched off."""
-    gradient, releaser = noise_of(run, task, account, NoNoise())
+    weights = task.facts("record").weights(run.weights)
+    gradient, releaser = noise_of(run, task, account, NoNoise(), weights)
     algorithm = algorithm_spec(run.algorithm).make(hyper_of(run))
-    return SimulatedFleet(3, gradient, algorithm, releaser, NoNoise())
+    return SimulatedFleet(3, gradient, algorithm, releaser, NoNoise(), weights)
 
 
 MODES = [
     {"noise_in": "message"},
     {"noise_in": "message", "clip": None},
-    {"noise_in": "message", "trust": "secure-aggregation", "clip": None},
+    {"noise_in": "message", "trust": "secure-aggregation", "clip": None, "weights": "equal"},
+    {"noise_in": "message", "trust": "secure-aggregation", "clip": None, "weights": "records"},
     {"noise_in": "message", "schedule": "coin", "p": 0.3, "local_steps": None, "clip": None},
     {"noise_in": "message", "algorithm": "dp-scaffnew", "h_update": "released", "clip": None},
     {"noise_in": "message", "algorithm": "dp-fedprox", "prox": 0.08, "clip": None},
@@ -112,7 +114,11 @@ def test_messages_of_neighbours_differ_by_the_sensitivity_and_no_more(leaves, ho
     assert float(moved[:, [0, 2]].max()) == 0
     assert float(moved[:, SMALLEST].max()) <= sensitivities[SMALLEST]
     assert float(moved[:, SMALLEST].max()) >= 0.9 * sensitivities[SMALLEST]
-    assert account.sensitivity == sensitivities[SMALLEST] == max(sensitivities)
+    assert account.sensitivity == max(sensitivities)
+    if how.get("weights") == "records":  # all move what is seen as far
+        assert max(sensitivities) == pytest.approx(min(sensitivities), rel=1e-6)
+    else:
+        assert account.sensitivity == sensitivities[SMALLEST]
 
 
 def test_gradient_sums_of_neighbours_differ_by_two_clips_and_no_more():
@@ -136,10 +142,9 @@ def closed_form_sigma(how, size, releases):
     geometric = (1 - c**4) / (1 - c)
     if how["noise_in"] == "hidden-gradient":
         return 2 * G / size * math.sqrt(geometric * (1 + c) / (1 + c**4)) * math.sqrt(releases) / mu
-    if how.get("trust") == "secure-aggregation":
-        return (
-            2 * eta * G / min(SIZES) * geometric * math.sqrt(releases) / mu / math.sqrt(2)
-        )  # one of three colludes
+    if how.get("trust") == "secure-aggregation":  # one of three colludes
+        m = max(SIZES) if how["weights"] == "records" else min(SIZES)
+        return 2 * eta * G / m * geometric * math.sqrt(releases) / mu / math.sqrt(2)
     return 2 * eta * G / size * geometric * math.sqrt(releases) / mu
 
 
@@ -149,6 +154,7 @@ def closed_form_sigma(how, size, releases):
     [
         MODES[1],
         MODES[2],
+        MODES[3],
         {"noise_in": "hidden-gradient", "clip": None},
         {"noise_in": "message", "clip": None, "algorithm": "dp-fedprox", "prox": 0.08},
         {"noise_in": "hidden-gradient", "clip": None, "algorithm": "dp-fedprox", "prox": 0.08},

@@ -41,6 +41,7 @@ STATEMENT = {  # every field of guarantee.md, and what its value looks like
     "sigma": r"[0-9.e+-]+",
     "sigma is": r"per coordinate, of .+",
     "sigma of one client": r"[0-9.e+-]+",
+    "weights": r"clients count .+",
     "schedule": r"(periodic|coin), .+",
     "lattice": r"[0-9.e+-]+: every coordinate .+ is a whole multiple of it",
     "law of the noise": r".+",

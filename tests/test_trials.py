@@ -252,7 +252,7 @@ def record_problem(sizes, place, **changes):
         unit="record",
         noise_in=place,
         algorithm="dp-fedavg",
-        **changes,
+        **{"weights": "equal", **changes},
     )
     facts = task.facts("client")._replace(sizes=sizes)
     return RecordProblem(asked, worlds, asked.promise(2.0), facts), facts, worlds
@@ -268,7 +268,7 @@ def test_stand_ins_with_fewer_records_have_the_noise_of_those_they_stand_for(siz
     plan = line.candidate(0.5 / facts.L, 2, 8, 0.5)
     level, stand_ins = problem.level(plan), worlds.rows[0].clients.sizes
     assert stand_ins == tuple(min(size, 400) for size in sizes)
-    account = account_of(_run(plan, problem.promise, facts), facts, (2,) * 8)
+    account = account_of(_run(plan, problem.promise, facts, "equal"), facts, (2,) * 8)
     assert len(account.events) == len(sizes)
     for sigma, own, real, event in zip(level.sigma, stand_ins, sizes, account.events, strict=True):
         over = (own, real) if place != "message" else (1, 1)
@@ -298,7 +298,7 @@ def test_the_noise_of_a_mean_gradient_has_the_real_variance(sizes):
 
 
 def _events_of(problem, plan):
-    events = _events(plan, problem.promise, problem.facts)
+    events = _events(plan, problem.promise, problem.facts, problem.question.weights)
     return events if len(events) == len(problem.facts.sizes) else events * len(problem.facts.sizes)
 
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 from html import escape
 from math import inf
 
+from equipoise.facts import BY_RECORDS, EQUAL
 from equipoise.planning.plan import Option, Plan, Prediction, Way
 from equipoise.result import Result
 from equipoise.settings import Run
 
+WEIGHTS = {EQUAL: "1/N each", BY_RECORDS: "in proportion to their numbers of records"}
 WIDTH = 12  # of the names at the left
 TIE = 0.02  # algorithms that are closer are called equal
 
@@ -26,7 +28,7 @@ def result_facts(result: Result) -> list[tuple[str, str]]:
     facts = [*_errors(result), *_returns(result), _spent(result), _protected(result)]
     if result.run.epsilon < inf:
         facts += [_adversary(result), _noise(result)]
-    return [*facts, _clip(result)]
+    return [*facts, _clip(result), *_weights(result.run)]
 
 
 def headline(result: Result) -> str:
@@ -139,6 +141,13 @@ def _clip(result: Result) -> tuple[str, str]:
         f"C = {run.clip:g}, of {clipped(run)}{sampling}; noise rule: {run.noise_rule}; source: "
         f"{result.noise_source}",
     )
+
+
+def _weights(run: Run) -> list[tuple[str, str]]:
+    """Where clients do not all count alike."""
+    if run.weights == EQUAL:
+        return []
+    return [("weights", f"clients count {WEIGHTS.get(run.weights, f'as {run.weights}')}")]
 
 
 def clipped(run: Run) -> str:

@@ -14,6 +14,7 @@ from equipoise.algorithms import Algorithm, Gradient, Hyper, algorithm_spec
 from equipoise.algorithms.algorithm import FirstSteps
 from equipoise.algorithms.schedule import Schedule
 from equipoise.errors import InvalidValue, require
+from equipoise.facts import EQUAL, Weights
 from equipoise.fleets import Round, SimulatedFleet, averaged, server_rounds
 from equipoise.privacy.events import Account
 from equipoise.privacy.lattice import Lattice
@@ -105,16 +106,17 @@ def _fleet(
 ) -> tuple[Task, SimulatedFleet]:
     """The clients of one run, or those of many as one fleet."""
     run = runs[0][0]
+    weights = tasks[0].facts(run.unit).weights(run.weights)
     if _alone(runs):
         task, algorithm = tasks[0], algorithm_spec(run.algorithm).make(hyper_of(run))
-        gradient, releaser = noise_of(run, task, accounts[0][0], noise)
+        gradient, releaser = noise_of(run, task, accounts[0][0], noise, weights)
         if ends is not None and first_steps_of(run):
             gradient = FirstSteps(gradient, ends)
     else:
         _check_alike(tasks[0], runs)
         task, algorithm = stacked(tasks), _stacked_algorithm(runs)
         gradient, releaser = _stacked_noise(task, runs, accounts, noise)
-    return task, SimulatedFleet(run.clients, gradient, algorithm, releaser, noise)
+    return task, SimulatedFleet(run.clients, gradient, algorithm, releaser, noise, weights)
 
 
 def single_fleet(
@@ -132,7 +134,7 @@ def hyper_of(run: Run) -> Hyper:
 
 
 def noise_of(
-    run: Run, task: Task, account: Account, noise: NoiseSource
+    run: Run, task: Task, account: Account, noise: NoiseSource, weights: Weights = None
 ) -> tuple[Gradient, Releaser]:
     """Where the noise enters: the clients' gradients, and how their updates are released."""
     holders = record_clients(task, run.isolate) if run.unit == "record" else task.clients
@@ -148,7 +150,9 @@ def noise_of(
     rates = rates if len(rates) == clients else rates * clients
     mechanism = run.mechanism
     gradient = mechanism.gradient(holders, run.clip, sigma, lattice, rates, noise)
-    return gradient, mechanism.releaser(run.clip, sigma, lattice)
+    shares = run.promise.shares(weights)
+    share = torch.tensor(shares, dtype=torch.float64).unsqueeze(-1) if shares else 1.0
+    return gradient, mechanism.releaser(run.clip, sigma, lattice, share)
 
 
 def lattice_of(run: Run, account: Account) -> Lattice:
@@ -179,6 +183,7 @@ def can_be_stacked(task: Task, run: Run) -> bool:
         isinstance(task.clients, Stackable)
         and run.mechanism.stackable
         and run.schedule == "periodic"
+        and run.weights == EQUAL
     )
 
 

@@ -1,6 +1,13 @@
 """Facts: what everybody may know about a task, and all that settings and accounts may depend on."""
 
+import math
 from typing import NamedTuple
+
+from equipoise.errors import InvalidValue, require
+
+EQUAL, BY_RECORDS = "equal", "records"
+Weights = tuple[float, ...] | None
+"""How much each client counts in the average, w_i, which sum to one; None where all count 1/N."""
 
 
 class Facts(NamedTuple):
@@ -33,7 +40,44 @@ class Facts(NamedTuple):
         sizes = self.sizes or (1,)
         return self.clients if unit == "client" else round(self.clients * sum(sizes) / len(sizes))
 
+    def weights(self, said: str) -> Weights:
+        """How much each client counts in f = sum_i w_i f_i, the w_i summing to one; None where all
+        count 1/N. `said` is equal, records, or numbers with commas between."""
+        if said == EQUAL:
+            return None
+        if said == BY_RECORDS:
+            if self.sizes is None:
+                raise InvalidValue(
+                    f"weights={said} with task={self.task}, where each client's number of records "
+                    "is private: give numbers that are public (weights=9000,2600,420), or equal"
+                )
+            numbers: tuple[float, ...] = self.sizes
+        else:
+            numbers = tuple(map(float, said.split(",")))
+            require(
+                len(numbers) == self.clients,
+                f"weights={said}: {len(numbers)} for {self.clients} clients; give one for each",
+            )
+        total = math.fsum(numbers)
+        same = len({*numbers}) == 1
+        return None if same else tuple(number / total for number in numbers)
+
     def step_size(self, proximal: float) -> float:
         """The default: 1 / (L + proximal) where L is known, since a proximal term bends every local
         loss by as much; else the task's own."""
         return 1 / (self.L + proximal) if self.L else self.eta
+
+
+def check_weights(said: str) -> None:
+    """Refuse what says nothing of how much clients count."""
+    if said in (EQUAL, BY_RECORDS):
+        return
+    try:
+        numbers = [float(word) for word in said.split(",")]
+    except ValueError:
+        numbers = []
+    require(
+        len(numbers) > 0 and all(0 < number < math.inf for number in numbers),
+        f"weights={said} is neither equal, records, nor one positive number for each client with "
+        "commas between, such as 9000,2600,420",
+    )

@@ -24,7 +24,7 @@ from pydantic import (
 
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_options, algorithm_spec
 from equipoise.errors import InvalidValue, require
-from equipoise.facts import Facts
+from equipoise.facts import BY_RECORDS, EQUAL, Facts, check_weights
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Neighbours, Promise, Trust, Unit
 from equipoise.refusals import first_sentence
@@ -56,6 +56,13 @@ def as_paths(value: Any) -> Any:
 
 def _path(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def as_weights(value: Any) -> Any:
+    """Numbers as one word, as the command has them."""
+    if isinstance(value, list | tuple):
+        value = ",".join(f"{number:.17g}" for number in value)
+    return value
 
 
 Paths = Annotated[tuple[str, ...], BeforeValidator(as_paths)]
@@ -133,6 +140,13 @@ class Common(BaseModel):
         "compare with; private training leaves them out",
     )
 
+    weights: Annotated[str | None, BeforeValidator(as_weights)] = flag(
+        None,
+        LEARNING,
+        "how much each client counts: equal (the paper's; default for unit client), records (in "
+        "proportion to its records, where their numbers are public; default for unit record), or "
+        "numbers that are public, one for each client: 9000,2600,420",
+    )
     delta: float = flag(
         1e-5,
         PRIVACY,
@@ -203,6 +217,7 @@ class Common(BaseModel):
             f"test_share={self.test_share} is not a share of the records, from 0 to below 1",
         )
         require(0 <= self.seed < 2**63, f"seed={self.seed} is not between 0 and 2^63 - 1")
+        check_weights(EQUAL if self.weights is None else self.weights)
 
 
 class Settings(Common):
@@ -441,6 +456,7 @@ class Settings(Common):
             "clip": math.inf if self.clip is None else self.clip,
             "noise_in": self.mechanism.noise_in,
             "colluding": self.promise.colluding,
+            "weights": self.weights or default_weights(self.unit),
         }
         return Run.of(**{**self.model_dump(), **answers})
 
@@ -455,6 +471,12 @@ class Run(Settings):
     batch: int | Literal["full"]
     clip: Real
     noise_in: NoiseIn
+    weights: str = EQUAL
+
+
+def default_weights(unit: Unit) -> str:
+    """In proportion to records where their numbers are public for the sake of the unit."""
+    return EQUAL if unit == "client" else BY_RECORDS
 
 
 def _flag_words(name: str, value: Any) -> list[str]:

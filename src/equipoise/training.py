@@ -13,7 +13,7 @@ from equipoise.algorithms.schedule import Schedule, schedule_of
 from equipoise.config import read_config
 from equipoise.engine import Trained, Watch, record_clients, run_rounds, single_fleet
 from equipoise.errors import require
-from equipoise.facts import Facts
+from equipoise.facts import BY_RECORDS, EQUAL, Facts
 from equipoise.fleets import Round, averaged, server_rounds
 from equipoise.privacy.events import Account, account
 from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
@@ -130,6 +130,7 @@ def account_of(run: Run, facts: Facts, schedule: Schedule) -> Account:
     mechanism = run.mechanism
     events = mechanism.events(run, facts, schedule)
     constants = mechanism.follows_from(run, facts, schedule)
+    facts.weights(run.weights)  # refused here, before anything is spent, where they do not fit
     return account(events, run.delta, not mechanism.by_stability, constants)
 
 
@@ -224,6 +225,9 @@ def _taken_as_public(run: Run) -> list[str]:
     sentences = []
     if run.unit == "record":
         sentences.append("the number of records of each client")
+    if run.unit == "client" and run.weights != EQUAL:
+        what = "number of records of each client" if run.weights == BY_RECORDS else run.weights
+        sentences.append(f"how much each client counts: {what}")
     if "dirichlet" in (run.split or ""):
         sentences.append(f"which client holds which record, dealt by label (split {run.split})")
     if run.warm_start:

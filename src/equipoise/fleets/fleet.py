@@ -25,5 +25,6 @@ class Fleet(Protocol):
     """Clients somewhere: in this process or behind a network."""
 
     def exchange(self, broadcast: Broadcast) -> Tensor:
-        """Let every client do one round; returns the mean of their releases, [..., d]."""
+        """Let every client do one round; returns the mean of their releases, [..., d], in which
+        each counts as much as in the problem."""
         ...

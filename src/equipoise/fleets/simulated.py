@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient
+from equipoise.facts import Weights
 from equipoise.fleets.client import Memory, client_round
 from equipoise.fleets.fleet import Broadcast
 from equipoise.privacy.clip import average
@@ -25,8 +26,9 @@ class SimulatedFleet:
         algorithm: Algorithm,
         releaser: Releaser,
         noise: NoiseSource,
+        weights: Weights = None,
     ) -> None:
-        self._clients, self._gradient = clients, gradient
+        self._clients, self._gradient, self._weights = clients, gradient, weights
         self.algorithm, self._releaser, self._noise = algorithm, releaser, noise
         self.memory: Memory | None = None
 
@@ -41,7 +43,7 @@ class SimulatedFleet:
             self._gradient,
             self._noise,
         )
-        mean = average(release.update, self._releaser.lattice)
+        mean = average(release.update, self._releaser.lattice, self._weights)
         return mean.to(broadcast.x.dtype)
 
     @property

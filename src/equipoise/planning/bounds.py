@@ -9,7 +9,7 @@ import numpy as np
 from scipy import optimize
 
 from equipoise.errors import require
-from equipoise.facts import Facts
+from equipoise.facts import Facts, Weights
 from equipoise.privacy.gaussian import gdp_mu
 from equipoise.privacy.promise import Promise
 
@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from equipoise.settings import Run
 
 
-def trainability(promise: Promise, clients: int, dimension: float) -> float:
+def trainability(
+    promise: Promise, clients: int, dimension: float, weights: Weights = None
+) -> float:
     """nu^2 = (Delta/C)^2 d / (mu(epsilon, delta)^2 N_eff).
 
     It is |averaged noise|^2 / C^2 of a run with a single release. With K releases each of them has
     K times that: noise of sqrt(K) nu clips. N_eff says how averaging lessens the noise: N if trust
-    is local, N (N - c) under secure aggregation with c colluders.
+    is local, N (N - c) under secure aggregation with c colluders; less if clients count unequally.
     """
     over_mu = promise.over_clip / gdp_mu(promise.epsilon, promise.delta)
-    return over_mu**2 * dimension / promise.averaging(clients)
+    return over_mu**2 * dimension / promise.averaging(clients, weights)
 
 
 def trainability_of_gradients(run: "Run", facts: Facts) -> float | None:
@@ -38,8 +40,8 @@ def trainability_of_gradients(run: "Run", facts: Facts) -> float | None:
         event.sigma / (event.rate * size)
         for event, size in zip(events, facts.sizes or (), strict=True)
     ]
-    variance = sum(sigma**2 for sigma in means) / len(means)
-    return facts.dimension * variance / (facts.clients * run.clip**2)
+    averaged = run.promise.averaged(means, facts.weights(run.weights))
+    return facts.dimension * len(means) / facts.clients * (averaged / run.clip) ** 2
 
 
 @dataclass(frozen=True)

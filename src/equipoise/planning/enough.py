@@ -93,15 +93,16 @@ def _clients(
     if less is None:
         return Changes()
     facts, promise = problem.facts, problem.promise
-    wanted = averaged_noise(problem.place, promise, facts) / less
+    place, weights = problem.place, problem.weights
+    wanted = averaged_noise(place, promise, facts, weights) / less
 
     def with_clients(number: float) -> float:
         if number > MOST_CLIENTS:
             return math.inf
-        return averaged_noise(problem.place, promise, facts._replace(clients=math.ceil(number)))
+        return averaged_noise(place, promise, facts._replace(clients=math.ceil(number)), weights)
 
     def with_epsilon(epsilon: float) -> float:
-        return averaged_noise(problem.place, replace(promise, epsilon=epsilon), facts)
+        return averaged_noise(place, replace(promise, epsilon=epsilon), facts, weights)
 
     more = smallest(lambda number: with_clients(number) <= wanted, facts.clients, whole=True)
     return Changes(

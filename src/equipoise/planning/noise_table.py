@@ -62,7 +62,8 @@ def _run(question: Question, facts: Facts, epsilon: float, T: int, tau: int, C: 
 
 def _nu2(promise: Promise, facts: Facts, run: Run) -> float | None:
     if promise.unit == "client":
-        return trainability(promise, facts.clients, facts.dimension)
+        weights = facts.weights(run.weights)
+        return trainability(promise, facts.clients, facts.dimension, weights)
     return trainability_of_gradients(run, facts)
 
 

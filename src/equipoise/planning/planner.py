@@ -16,6 +16,7 @@ from torch import Tensor
 
 from equipoise.algorithms.catalogue import ALGORITHMS
 from equipoise.errors import require
+from equipoise.facts import EQUAL
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.constants import plan_constants
 from equipoise.planning.enough import WORTH_WHILE, changes_of
@@ -172,7 +173,9 @@ def _plan_clients(question: Question, public: Public, epsilon: float, progress: 
     assert plan.chosen.clip is not None
     known = public if plan.chosen.l2 in (None, public.facts.mu) else public.with_l2(plan.chosen.l2)
     context = Context(problem(known), plan.chosen.clip, question.v, known.predict, public.untrained)
-    options = [*plan.options, *formulas(context)]
+    # The closed forms are about clients that all count alike.
+    beside = [] if known.worlds.weights else formulas(context)
+    options = [*plan.options, *beside]
     progress(1.0)
     return plan.model_copy(update={"options": options})
 
@@ -186,7 +189,13 @@ def _both_units(question: Question, public: Public, epsilon: float, progress: Pr
 
     plan = _plan(question, problem, public, lambda share: progress(0.8 * share))
     whole = question.model_copy(
-        update={"unit": "client", "neighbours": "replace-one", "clip": None, "noise_in": None}
+        update={
+            "unit": "client",
+            "neighbours": "replace-one",
+            "clip": None,
+            "noise_in": None,
+            "weights": EQUAL,
+        }
     )
     asked = (name for name in (*question.algorithms, *ALGORITHMS) if name in PROTECTS_CLIENTS)
     whole = whole.model_copy(update={"algorithm": next(asked)})

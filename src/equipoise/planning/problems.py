@@ -11,7 +11,7 @@ from equipoise.algorithms import ALGORITHMS, algorithm_spec
 from equipoise.algorithms.algorithm import Options
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import InvalidValue
-from equipoise.facts import Facts
+from equipoise.facts import Facts, Weights
 from equipoise.planning.bounds import trainability, trainability_of_gradients
 from equipoise.planning.candidates import Candidate
 from equipoise.planning.plan import Question
@@ -188,32 +188,40 @@ class ClientProblem:
         return [c for c in near if c.rounds <= MOST_ROUNDS and c.iterations <= self.longest]
 
     @property
+    def weights(self) -> Weights:
+        return self.question.counted(self.facts)
+
+    @property
     def longest(self) -> int:
         return self.question.iterations or LONGEST
 
     @cached_property
     def noise_per_clip(self) -> float:
         """Of the average, per coordinate, for one release with C = 1."""
-        return self.less_noise * averaged_noise(self.place, self.promise, self.facts)
+        noise = averaged_noise(self.place, self.promise, self.facts, self.weights)
+        return self.less_noise * noise
 
     def level(self, candidate: Candidate) -> Level:
         averaged = self.noise_per_clip * candidate.clip * math.sqrt(candidate.rounds)
-        number = self.worlds.number
-        return Level(self.place, (averaged * math.sqrt(number),) * number)
+        weights = self.worlds.weights if self.weights else None
+        return Level(self.place, (1.0,) * self.worlds.number, weights).scaled_to(averaged)
 
     def event(self, candidate: Candidate) -> Event:
         return _events(candidate, self.promise, self.facts)[0]
 
     def nu2(self, candidate: Candidate) -> float:
-        return trainability(self.promise, self.facts.clients, self.facts.dimension)
+        facts = self.facts
+        return trainability(self.promise, facts.clients, facts.dimension, self.weights)
 
 
-def averaged_noise(place: Mechanism, promise: Promise, facts: Facts) -> float:
+def averaged_noise(
+    place: Mechanism, promise: Promise, facts: Facts, weights: Weights = None
+) -> float:
     """Standard deviation per coordinate of the average of all clients' noise, for one release with
     C = 1."""
     once = Candidate(next(iter(ALGORITHMS)), 1.0, 1, 1, 1.0, 1.0, place.noise_in)
     sigma = _events(once, promise, facts)[0].sigma
-    return promise.client_sigma(sigma, facts.clients) / math.sqrt(facts.clients)
+    return sigma / math.sqrt(promise.averaging(facts.clients, weights))
 
 
 def _beside(rounds: int, far: int = 1) -> list[int]:
@@ -348,22 +356,27 @@ class RecordProblem:
             own: self.promise.client_sigma(event.sigma, N) / (1 if place.noises_message else own)
             for own, event in zip(sizes, self._events(candidate, len(sizes)), strict=True)
         }
-        real = math.sqrt(sum(noise[own] ** 2 for own in sizes) * N / len(sizes)) / N
-        stand_ins = [noise[own] for own in self.worlds.sizes]
-        scale = real / (math.sqrt(sum(sigma**2 for sigma in stand_ins)) / len(stand_ins))
+        known = [noise[own] for own in sizes]
+        real = self.promise.averaged(known, self.weights) * math.sqrt(len(sizes) / N)
+        stand_ins = tuple(noise[own] for own in self.worlds.sizes)
+        level = Level(place, stand_ins, self.worlds.weights).scaled_to(real)
         clients: Any = self.worlds.rows[0].clients
-        held = [1] * len(stand_ins) if place.noises_message else clients.sizes
-        return Level(place, tuple(scale * s * n for s, n in zip(stand_ins, held, strict=True)))
+        return level if place.noises_message else level.of_sums(clients.sizes)
 
     def _events(self, candidate: Candidate, clients: int) -> list[Event]:
-        events = _events(candidate, self.promise, self.facts)
+        events = _events(candidate, self.promise, self.facts, self.question.weights)
         return events if len(events) == clients else events * clients
 
     def event(self, candidate: Candidate) -> Event:
-        return _events(candidate, self.promise, self.facts)[0]
+        return _events(candidate, self.promise, self.facts, self.question.weights)[0]
+
+    @property
+    def weights(self) -> Weights:
+        return self.question.counted(self.facts)
 
     def nu2(self, candidate: Candidate) -> float | None:
-        return trainability_of_gradients(_run(candidate, self.promise, self.facts), self.facts)
+        run = _run(candidate, self.promise, self.facts, self.question.weights)
+        return trainability_of_gradients(run, self.facts)
 
 
 def _pairs(question: Question) -> Iterator[tuple[Mechanism, str]]:
@@ -390,14 +403,16 @@ def _options(question: Question, algorithm: str, place: Mechanism) -> dict[str, 
     return {**(spec.open_memory if private else {}), **question.options_of(algorithm)}
 
 
-def _events(candidate: Candidate, promise: Promise, facts: Facts) -> list[Event]:
-    run = _run(candidate, promise, facts)
+def _events(
+    candidate: Candidate, promise: Promise, facts: Facts, weights: str | None = None
+) -> list[Event]:
+    run = _run(candidate, promise, facts, weights)
     schedule = (candidate.local_steps,) * candidate.rounds
     return run.mechanism.events(run, facts, schedule)
 
 
-def _run(candidate: Candidate, promise: Promise, facts: Facts) -> Run:
-    return settings_of(candidate, promise, task=facts.task).resolve(facts)
+def _run(candidate: Candidate, promise: Promise, facts: Facts, weights: str | None = None) -> Run:
+    return settings_of(candidate, promise, task=facts.task, weights=weights).resolve(facts)
 
 
 def settings_of(candidate: Candidate, promise: Promise, **others: Any) -> Settings:

@@ -79,10 +79,13 @@ def public_side(question: Question, task: Task) -> Public:
     known = known_of(task, question.skew, question.records)
     if question.unit == "record" and known.sizes is None:
         known = known._replace(sizes=(known.guess,) * len(task.clients.sizes))
+    facts = task.facts("client")
+    facts = facts._replace(sizes=known.sizes or (known.guess,) * facts.clients)
+    asked = task.facts(question.unit) if question.unit == "client" else facts
+    known = known._replace(weights=question.counted(asked))
     count = FEW_WORLDS if task.dimension > LARGE else WORLDS
     worlds = worlds_of(task, known, count, question.seed)
     alone = public_only(task)
-    sizes = known.sizes or (known.guess,) * len(task.clients.sizes)
     check_judged(question.judge_by, worlds)
     untrained = _untrained(worlds).model_copy(update={"test_error": untrained_error(task)})
     measure: Measure = mean_excess
@@ -92,7 +95,7 @@ def public_side(question: Question, task: Task) -> Public:
         measure = held_out_excess
     return Public(
         task,
-        task.facts("client")._replace(sizes=sizes),
+        facts,
         known,
         worlds,
         PublicOnly(**alone._asdict()) if alone else None,

@@ -8,9 +8,10 @@ from pydantic import BeforeValidator, model_validator
 
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec
 from equipoise.errors import InvalidValue, require
+from equipoise.facts import EQUAL, Facts, Weights
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Promise
-from equipoise.settings import MOST_ITERATIONS, Common, Path, flag
+from equipoise.settings import MOST_ITERATIONS, Common, Path, default_weights, flag
 
 PLANNED, CONSTANTS = "What is planned", "Constants instead of a task"
 GIVEN_WITHOUT_TASK = ("mu", "smoothness", "dimension", "psi0", "r0", "zeta")
@@ -160,6 +161,11 @@ class Question(Common):
             spec.given(self.options_of(algorithm))
 
     def _check_constants(self) -> None:
+        require(
+            self.task is not None or self.weights in (None, EQUAL),
+            f"weights={self.weights} without a task: closed forms are about clients that all count "
+            "alike; leave it out",
+        )
         given = [name for name in GIVEN_WITHOUT_TASK if getattr(self, name) is not None]
         if self.task is not None:
             require(
@@ -206,6 +212,10 @@ class Question(Common):
                 "give it, or trust=local"
             )
         return shared
+
+    def counted(self, facts: Facts) -> Weights:
+        """How much each client counts, of a task with these facts."""
+        return facts.weights(self.weights or default_weights(self.unit))
 
     def promise(self, epsilon: float) -> Promise:
         return Promise(epsilon, self.delta, self.unit, self.neighbours, self.trust, self.colluding)

@@ -275,7 +275,10 @@ class Problem:
         return self.known[*key, run.clip]
 
     def run(self, candidate: Candidate) -> Run:
-        return settings_of(candidate, self.promise, task=self.facts.task).resolve(self.facts)
+        settings = settings_of(
+            candidate, self.promise, task=self.facts.task, weights=self.question.weights
+        )
+        return settings.resolve(self.facts)
 
     def noise(self, candidate: Candidate) -> float:
         """Standard deviation per coordinate of the mean over all clients: of their messages, or of
@@ -283,12 +286,16 @@ class Problem:
         once, clients = replace(candidate, clip=1.0), self.facts.clients
         events, sizes = self.events(once), self.facts.sizes or (1,)
         place = mechanism(self.promise.unit, candidate.noise_in)
+        weights = self.question.counted(self.facts)
+        if place.noises_message and len(events) == 1:  # all alike
+            averaging = self.promise.averaging(clients, weights)
+            return candidate.clip * events[0].sigma / math.sqrt(averaging)
         if place.noises_message:
             sigmas = [self.promise.client_sigma(event.sigma, clients) for event in events]
         else:
             sigmas = [e.sigma / (e.rate * n) for e, n in zip(events, sizes, strict=True)]
-        mean_square = sum(sigma**2 for sigma in sigmas) / len(sigmas)
-        return candidate.clip * math.sqrt(mean_square / clients)
+        known = math.sqrt(len(sigmas) / clients)
+        return candidate.clip * self.promise.averaged(sigmas, weights) * known
 
     def beginning(self, line: Line) -> list[Candidate]:
         r = self.public.distance(line.warm)
@@ -404,7 +411,8 @@ class Problem:
 
     def nu2(self, candidate: Candidate) -> float | None:
         if self.promise.unit == "client":
-            return trainability(self.promise, self.facts.clients, self.facts.dimension)
+            facts, weights = self.facts, self.question.counted(self.facts)
+            return trainability(self.promise, facts.clients, facts.dimension, weights)
         return trainability_of_gradients(self.run(candidate), self.facts)
 
 

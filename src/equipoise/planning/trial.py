@@ -18,6 +18,7 @@ from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Hyper, algorithm_spec
 from equipoise.algorithms.schedule import periodic
+from equipoise.facts import Weights
 from equipoise.fleets import Broadcast, Fleet, SimulatedFleet, averaged, server_rounds
 from equipoise.fleets.client import Memory
 from equipoise.planning.candidates import Candidate
@@ -35,14 +36,26 @@ AT_ONCE = 4_000_000  # numbers in the clients' models of one computation
 
 class Level(NamedTuple):
     """The noise of a plan: of each stand-in [clients], and of their average where the message is
-    noised; `place` is where it enters."""
+    noised; `place` is where it enters, and `weights` how much stand-ins count in the average."""
 
     place: Mechanism
     sigma: tuple[float, ...]
+    weights: Weights = None
 
     @property
     def averaged(self) -> float:
-        return math.sqrt(sum(sigma**2 for sigma in self.sigma)) / len(self.sigma)
+        weights = self.weights or (1 / len(self.sigma),) * len(self.sigma)
+        return math.hypot(*(w * sigma for w, sigma in zip(weights, self.sigma, strict=True)))
+
+    def scaled_to(self, averaged: float) -> "Level":
+        """The same in proportion, with this noise of the average."""
+        scale = averaged / self.averaged
+        return self._replace(sigma=tuple(scale * sigma for sigma in self.sigma))
+
+    def of_sums(self, records: tuple[int, ...]) -> "Level":
+        """For noise in sums over the stand-ins' records, instead of means."""
+        sums = tuple(sigma * n for sigma, n in zip(self.sigma, records, strict=True))
+        return self._replace(sigma=sums)
 
 
 @dataclass(frozen=True)
@@ -106,12 +119,14 @@ class NoisyMean:
 
 
 class Noised(NamedTuple):
-    """Where noise enters, that of each stand-in, that of their average, and its source."""
+    """Where noise enters, that of each stand-in, that of their average, its source, and how much
+    each stand-in counts."""
 
     place: Mechanism
     sigma: Tensor | float
     averaged: Tensor | float
     noise: NoiseSource
+    weights: Weights = None
 
 
 def algorithm_of(plan: Candidate, clip: Any, place: Mechanism, eta: Any = None) -> Algorithm:
@@ -131,18 +146,18 @@ def noisy_fleet(
 ) -> Fleet:
     """The stand-ins of a trial: noise enters their average where clients do not look at their own,
     else where the mechanism says. `eta` may be a tensor, in place of the plan's own."""
-    place, sigma, of_mean, noise = noised
+    place, sigma, of_mean, noise, weights = noised
     algorithm = algorithm_of(plan, clip, place, eta)
     hears_release = algorithm_spec(plan.algorithm).hears_release(plan.options)
     if place.noises_message and not hears_release:
         gradient = place.gradient(clients, clip, 0.0, NOT_ROUNDED, rates, noise)
         releaser = place.releaser(clip, 0.0, NOT_ROUNDED)
-        quiet = SimulatedFleet(len(rates), gradient, algorithm, releaser, noise)
+        quiet = SimulatedFleet(len(rates), gradient, algorithm, releaser, noise, weights)
         return NoisyMean(quiet, of_mean, noise)
     lattice = own_lattice(0.0, sigma) if place.noises_message else None
     gradient = place.gradient(clients, clip, sigma, lattice, rates, noise)
     releaser = place.releaser(clip, sigma, lattice or NOT_ROUNDED)
-    return SimulatedFleet(len(rates), gradient, algorithm, releaser, noise)
+    return SimulatedFleet(len(rates), gradient, algorithm, releaser, noise, weights)
 
 
 def try_all(
@@ -218,7 +233,8 @@ def _run(worlds: Worlds, plans: list[Candidate], levels: list[Level], seeds: ran
     of_mean = torch.tensor([level.averaged for level in levels])[:, None, None]
 
     def fleet_of(count: int) -> Fleet:
-        noised = Noised(levels[0].place, sigma[:count], of_mean[:count], noise)
+        place, weights = levels[0].place, levels[0].weights
+        noised = Noised(place, sigma[:count], of_mean[:count], noise, weights)
         rates = (1.0,) * worlds.number
         return noisy_fleet(first, clip[:count], worlds.clients, rates, noised, eta=eta[:count])
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import DataError, require
+from equipoise.facts import Weights
 from equipoise.planning.population import (
     Population,
     Seen,
@@ -120,6 +121,7 @@ class Worlds:
     """Worlds of equal shape, and all that a planner knows.
 
     sizes       the records of the real clients for which the stand-ins stand
+    weights     how much these count; None where all count alike
     longest     the longest step size with which the stand-ins' local steps are stable
     kind        what they are made of: only real records predict an error, and made-up labels do not
                 even tell whether there is anything to learn
@@ -131,6 +133,7 @@ class Worlds:
     longest: float
     kind: Kind
     sentences: tuple[str, ...]
+    weights: Weights = None
 
     @property
     def number(self) -> int:
@@ -187,7 +190,8 @@ class Worlds:
             assert row.truth is not None
             clients, rng = cast(LinearClients, row.clients), stream(w, "of clients' sizes")
             public = row.public is not None
-            rows.append(_world(row.truth, row.skew, sizes, clients.l2, row.x0, public, rng))
+            like = clients.l2, clients.client_weights
+            rows.append(_world(row.truth, row.skew, sizes, *like, row.x0, public, rng))
         width = max(cast(LinearClients, row.clients).features.shape[1] for row in rows)
         return replace(self, rows=tuple(_padded(row, width) for row in rows))
 
@@ -223,12 +227,14 @@ class Known(NamedTuple):
 
     sizes     of every client; None where they are guessed
     guess     about how many, then
+    weights   how much each counts; None where all count alike
     """
 
     skews: tuple[Skew, ...]
     sizes: tuple[int, ...] | None
     guess: int
     sentences: tuple[str, ...]
+    weights: Weights = None
 
 
 def known_of(task: Task, skew: str | None, records: tuple[int, ...] | None) -> Known:
@@ -281,6 +287,10 @@ def worlds_of(task: Task, known: Known, count: int, seed: int) -> Worlds:
             f"task={task.name}: nothing public can stand in for its clients, so no plan can be "
             "tried"
         )
+    require(
+        known.weights is None,
+        f"weights with task={task.name}, whose clients are planned for as equals: leave them out",
+    )
     number, rows = min(len(private.sizes), STAND_INS), []
     for w in range(count):
         drawn = private.like_these(number, seed + 10**6 * (w + 1)).single()
@@ -319,6 +329,7 @@ def _of_records(
         sentences += ("nothing else: the worlds have made-up records, which predict no test error",)
     rows, l2 = [], private.l2
     chosen = _stand_ins(known, len(private.sizes))
+    weights = _counted(known, chosen)
     seen = _seen(task) if kind == "real records" else None
     if seen:
         sentences += ("error and loss of the public model on the test records",)
@@ -329,19 +340,21 @@ def _of_records(
     for w, (truth, skew) in enumerate(truths):
         rng = stream(seed, "world", w)
         sizes = _sizes(known, chosen, features * outputs, rng)
-        rows.append(_world(truth, skew, sizes, l2, task.x0, kind == "real records", rng))
+        real = kind == "real records"
+        rows.append(_world(truth, skew, sizes, l2, weights, task.x0, real, rng))
     tables = [cast(LinearClients, row.clients) for row in rows]
     width = max(clients.features.shape[1] for clients in tables)
     rows = [_padded(row, width) for row in rows]
     longest = min(map(longest_step, tables))
-    real = tuple(known.guess if known.sizes is None else known.sizes[i] for i in chosen)
+    stand_for = tuple(known.guess if known.sizes is None else known.sizes[i] for i in chosen)
     return Worlds(
         tuple(rows),
-        real,
+        stand_for,
         task.x0.float(),
         max(longest, 1 / task.L),
         kind,
         sentences,
+        weights,
     )
 
 
@@ -352,6 +365,14 @@ def _stand_ins(known: Known, clients: int) -> list[int]:
         return [i % clients for i in range(number)]
     order = sorted(range(clients), key=known.sizes.__getitem__)
     return [order[round(place)] for place in np.linspace(0, clients - 1, number)]
+
+
+def _counted(known: Known, chosen: list[int]) -> Weights:
+    """How much each stand-in counts."""
+    if known.weights is None:
+        return None
+    own = [known.weights[i] for i in chosen]
+    return tuple(weight / math.fsum(own) for weight in own)
 
 
 def _sizes(known: Known, chosen: list[int], width: int, rng: np.random.Generator) -> list[int]:
@@ -402,6 +423,7 @@ def _world(
     skew: Skew,
     sizes: list[int],
     l2: float,
+    weights: Weights,
     x0: Tensor,
     public: bool,
     rng: np.random.Generator,
@@ -413,6 +435,7 @@ def _world(
         truths = [truth]
         tables = _dealt(truth.records(sum(sizes), rng), skew.concentration, sizes, rng)
     clients = linear_clients(tables, truth.population.link, l2, None, 0)
+    clients = replace(clients, client_weights=weights)
     judged = [own.records(TEST_RECORDS // len(truths) + 1, rng) for own in truths]
     features, targets = (
         torch.from_numpy(np.stack(parts)).float() for parts in zip(*judged, strict=True)
@@ -434,8 +457,9 @@ def _best(clients: LinearClients, start: Tensor) -> Tensor:
         clients,
         features=clients.features.flatten(0, 1)[None].double(),
         targets=clients.targets.flatten(0, 1)[None].double(),
-        weights=clients.weights.flatten()[None].double() / len(clients.sizes),
+        weights=(clients.weights.double() * clients.counting).flatten()[None],
         sizes=(sum(clients.sizes),),
+        client_weights=None,
     )
     return rough_minimiser(union, start.double()).float()
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import require
+from equipoise.facts import Weights
 from equipoise.privacy.lattice import BITS, NOT_ROUNDED, Lattice, spacing
 from equipoise.privacy.noise import NoiseSource
 from equipoise.privacy.samplers import Law
@@ -25,12 +26,14 @@ class ClippedRelease:
     gamma sqrt(d) / 2, so that the update is no longer than C after it was rounded to the lattice.
     Without noise (`sigma` = 0) and without bound (`clip` = inf) it is the identity: not private,
     the same code. All may be tensors that broadcast against the update, e.g. [runs, 1, 1]. The
-    lattice is that of a message that is seen by itself, unless it is said.
+    lattice is that of a message that is seen by itself, unless it is said. What is sent of a client
+    that counts less than another is `share`, at most 1, times its clipped update.
     """
 
     clip: float | Tensor
     sigma: float | Tensor
     lattice: Lattice = None  # type: ignore[assignment]  # made below
+    share: float | Tensor = 1.0
 
     def __post_init__(self) -> None:
         noisy, unclipped = _double(self.sigma) > 0, _double(self.clip).isinf()
@@ -43,20 +46,22 @@ class ClippedRelease:
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
         lost = _double(self.lattice.gamma) * (math.sqrt(update.shape[-1]) / 2)
-        clipped = clip(zero_unless_finite(update), self.clip - lost)
-        return on_lattice(clipped, self.sigma, self.lattice, noise, round)
+        sent = part_of(clip(zero_unless_finite(update), self.clip - lost), self.share)
+        return on_lattice(sent, self.sigma, self.lattice, noise, round)
 
 
 @dataclass(frozen=True)
 class NoisedRelease:
     """Release update + noise, on the lattice: for updates of bounded sensitivity, which need no
-    clip. Rounding may add gamma sqrt(d) to that sensitivity."""
+    clip. Rounding may add gamma sqrt(d) to that sensitivity. `share` as above."""
 
     sigma: float | Tensor
     lattice: Lattice
+    share: float | Tensor = 1.0
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
-        return on_lattice(zero_unless_finite(update), self.sigma, self.lattice, noise, round)
+        sent = part_of(zero_unless_finite(update), self.share)
+        return on_lattice(sent, self.sigma, self.lattice, noise, round)
 
 
 @dataclass(frozen=True)
@@ -109,16 +114,23 @@ def _rounded(sent: Tensor, lattice: Lattice) -> Tensor:
     return nearest if bool((gamma > 0).all()) else torch.where(gamma > 0, nearest, sent.double())
 
 
-def average(releases: Tensor, lattice: Lattice) -> Tensor:
-    """The mean of the clients' releases [..., clients, d]. Where only sums are seen, whole numbers
-    are summed modulo 2^32, as masks need it."""
+def part_of(update: Tensor, share: float | Tensor) -> Tensor:
+    """What is sent of an update by a client that counts less than another, in float64."""
+    return update if isinstance(share, float) and share == 1 else update.double() * share
+
+
+def average(releases: Tensor, lattice: Lattice, weights: Weights = None) -> Tensor:
+    """sum_i w_i release_i of the clients' releases [..., clients, d]; their mean if all count
+    alike. Where only sums are seen, whole numbers are summed modulo 2^32, as masks need it, and
+    clients sent w_i / max w of theirs."""
     if not lattice.sums:
-        return releases.mean(-2)
+        return releases.mean(-2) if weights is None else _double(weights) @ releases.double()
     total, gamma = releases.sum(-2), _double(lattice.gamma)
     gamma = gamma.squeeze(-2) if gamma.dim() > 1 else gamma
     step = torch.where(gamma > 0, gamma, 1.0) * 2.0**BITS
     wraps = (total / step).round()
-    return torch.where(gamma > 0, total - wraps * step, total) / releases.shape[-2]
+    total = torch.where(gamma > 0, total - wraps * step, total)
+    return total / releases.shape[-2] if weights is None else total * max(weights)
 
 
 def own_lattice(reach: float | Tensor, sigma: float | Tensor) -> Lattice:
@@ -170,7 +182,7 @@ def clip(update: Tensor, C: float | Tensor) -> Tensor:
     )
 
 
-def _double(value: float | Tensor) -> Tensor:
+def _double(value: float | tuple[float, ...] | Tensor) -> Tensor:
     """A number or tensor in float64, whatever torch's default is: a tiny sigma must not become
     zero."""
     return torch.as_tensor(value, dtype=torch.float64)

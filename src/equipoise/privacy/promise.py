@@ -1,10 +1,12 @@
 """What is promised: how much may leak, about whom, and seen by whom."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from equipoise.errors import require
+from equipoise.facts import Weights
 from equipoise.privacy.lattice import Sums, discrete_sigma
 
 Unit = Literal["client", "record"]
@@ -146,14 +148,36 @@ class Promise:
         """
         return self.over_clip * clip
 
-    def averaging(self, clients: int) -> int:
-        """N_eff, by which averaging divides the variance of sigma: N, or N (N - c) if sums are
-        seen."""
-        return clients if self.trust == "local" else clients * (clients - (self.colluding or 0))
+    def averaging(self, clients: int, weights: Weights = None) -> float:
+        """N_eff, by which averaging divides the variance of sigma where that is the same for all:
+        1/sum w_i^2, or (N - c) / (N (max w_i)^2) if sums are seen. N and N (N - c) if all weigh
+        1/N. Weights of fewer clients stand for as many of each as it takes."""
+        honest = clients - (self.colluding or 0)
+        if weights is None:
+            return clients if self.trust == "local" else clients * honest
+        of_each = clients / len(weights)
+        if self.trust == "local":
+            return of_each / math.fsum(w**2 for w in weights)
+        return honest / clients * (of_each / max(weights)) ** 2
+
+    def averaged(self, sigmas: Sequence[float], weights: Weights = None) -> float:
+        """Standard deviation of the average of all clients' noise, each of which adds its
+        `client_sigma`."""
+        own = weights or (1 / len(sigmas),) * len(sigmas)
+        if self.trust == "local":
+            return math.hypot(*(w * sigma for w, sigma in zip(own, sigmas, strict=True)))
+        return max(own) * math.hypot(*sigmas)
 
     def sums(self, clients: int) -> Sums | None:
         """What the adversary sees only as sums; None where it sees every message."""
         return None if self.trust == "local" else Sums(clients, clients - (self.colluding or 0))
+
+    def shares(self, weights: Weights) -> Weights:
+        """What each client multiplies its message by before it is noised, w_i / max w: where only
+        sums are seen, nobody can weigh messages later. None where it is 1."""
+        if weights is None or self.trust == "local":
+            return None
+        return tuple(weight / max(weights) for weight in weights)
 
     def client_sigma(self, sigma: float, clients: int, gamma: float = 0.0) -> float:
         """What one client adds so that the adversary sees `sigma`: all of it, or its share of a sum

@@ -2,7 +2,8 @@
 
 import math
 
-from equipoise.describe import clipped
+from equipoise.describe import WEIGHTS, clipped
+from equipoise.facts import EQUAL
 from equipoise.privacy.promise import REASONABLE, STRONG
 from equipoise.result import Result
 
@@ -108,11 +109,24 @@ def _released(result: Result) -> dict[str, str]:
         "sigma": _number(account.sigma),
         "sigma is": f"per coordinate, of {_noised(result)}{_largest(result)}",
         "sigma of one client": _number(result.client_sigma),
+        "weights": _weights(result),
         "schedule": f"{run.schedule}, drawn before training from public values only",
         **_lattice(result),
         "noise source": result.noise_source,
         "noise rule": rule,
     }
+
+
+def _weights(result: Result) -> str:
+    """How much clients count, and where their messages become shorter by it."""
+    run = result.run
+    text = f"clients count {WEIGHTS.get(run.weights, f'in proportion to {run.weights}')}"
+    if run.weights != EQUAL and run.trust == "secure-aggregation":
+        text += (
+            "; before noise is added, each multiplies its message by its weight over the largest "
+            "client's; the sensitivity is that of what is sent"
+        )
+    return text
 
 
 def _lattice(result: Result) -> dict[str, str]:

@@ -24,7 +24,7 @@ def _defaults(model: type[Settings]) -> dict[str, Any]:
 def run_key(run: Run, data: str, numbers: int | None = None) -> str:
     """The key of a run on data with this fingerprint, in this version of the arithmetic."""
     document = run.model_dump(mode="json")
-    defaults = _defaults(Settings)
+    defaults = _defaults(Run)
     given = {name: value for name, value in document.items() if value != defaults.get(name)}
     return _digest({"run": given, "data": data, "numbers": numbers or NUMBERS})
 
@@ -43,7 +43,7 @@ def key_of_version_0_1(run: Run, data: str) -> str | None:
     document: dict[str, Any] = run.model_dump(mode="json")
     options = document.pop("options")
     newer = {name for name in document if name not in FIELDS_OF_VERSION_0_1} - {"clip"}
-    unsaid = all(document[name] == _defaults(Settings).get(name) for name in newer)
+    unsaid = all(document[name] == _defaults(Run).get(name) for name in newer)
     if options.keys() - {"h_update"} or not unsaid:
         return None
     document["clip_norm"] = document.pop("clip")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equipoise.errors import DataError, InvalidValue
+from equipoise.facts import Weights
 from equipoise.tasks.splits import Minibatches, StackedMinibatches, pool_and_parts
 from equipoise.tasks.task import Measured, Table, Task, TaskOptions, fingerprint
 
@@ -125,6 +126,7 @@ class LinearClients:
     link: Link
     l2: float
     minibatches: Minibatches | StackedMinibatches | None = None
+    client_weights: Weights = None  # how much each client counts in f; None: 1/N each
 
     def gradient(self, x: Tensor, t: int) -> Tensor:
         features, targets, weights = self.features, self.targets, self.weights
@@ -173,10 +175,21 @@ class LinearClients:
         return ()
 
     def loss(self, x: Tensor) -> Tensor:
-        """f(x), the mean over the clients of their regularised losses, of a model [..., d]."""
+        """f(x), the weighted mean of the clients' regularised losses, of a model [..., d]."""
         outputs = torch.einsum("cnf,...kf->...cnk", self.features, self._matrix(x))
         records = self.link.loss(outputs, self.targets) * self.weights
-        return records.sum((-1, -2)) / len(self.sizes) + self.l2 / 2 * x.square().sum(-1)
+        if self.client_weights is None:
+            mean = records.sum((-1, -2)) / len(self.sizes)
+        else:
+            mean = (records * self.counting.to(records.dtype)).sum((-1, -2))
+        return mean + self.l2 / 2 * x.square().sum(-1)
+
+    @property
+    def counting(self) -> Tensor:
+        """How much each client counts, [clients, 1]."""
+        equal = (1 / len(self.sizes),) * len(self.sizes)
+        weights = self.client_weights or equal
+        return torch.tensor(weights, dtype=torch.float64).unsqueeze(-1)
 
     def hessians(self, x: Tensor) -> Tensor:
         """The Hessian of every client's loss at the model x [d]: [clients, d, d]."""

@@ -103,10 +103,10 @@ class ClientMessage:
         gradient: Gradient = clients.gradient
         return gradient
 
-    def releaser(self, clip: Any, sigma: Any, lattice: Lattice) -> Releaser:
+    def releaser(self, clip: Any, sigma: Any, lattice: Lattice, share: Any = 1.0) -> Releaser:
         from equipoise.privacy.clip import ClippedRelease
 
-        return ClippedRelease(clip, sigma, lattice)
+        return ClippedRelease(clip, sigma, lattice, share)
 
 
 SPEC: Mechanism = ClientMessage()

@@ -108,7 +108,10 @@ class Mechanism(Protocol):
         """The gradients that local steps use."""
         ...
 
-    def releaser(self, clip: Any, sigma: Any, lattice: Lattice) -> Releaser: ...
+    def releaser(self, clip: Any, sigma: Any, lattice: Lattice, share: Any = 1.0) -> Releaser:
+        """How updates are released; `share` of each, where clients that count less than others are
+        seen as a sum only."""
+        ...
 
 
 def no_constant(settings: "Settings") -> None:

@@ -94,7 +94,7 @@ class RecordGradient:
 
         return NoisyGradient(clients, clip, sigma, rates, noise, lattice)
 
-    def releaser(self, clip: Any, sigma: Any, lattice: Lattice) -> Releaser:
+    def releaser(self, clip: Any, sigma: Any, lattice: Lattice, share: Any = 1.0) -> Releaser:
         """The message is made of noised gradients: it leaves as it is."""
         from equipoise.privacy.clip import AsItIs
 

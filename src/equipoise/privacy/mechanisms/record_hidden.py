@@ -91,7 +91,7 @@ class RecordHidden(RecordGradient):
 
         return NoisyGradient(clients, clip, sigma, rates, noise, None)
 
-    def releaser(self, clip: Any, sigma: Any, lattice: Lattice) -> Releaser:
+    def releaser(self, clip: Any, sigma: Any, lattice: Lattice, share: Any = 1.0) -> Releaser:
         from equipoise.privacy.clip import RoundedRelease
 
         return RoundedRelease(lattice)

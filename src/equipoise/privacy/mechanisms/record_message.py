@@ -77,19 +77,21 @@ class RecordMessage:
 
     def events(self, run: "Run", facts: Facts, schedule: tuple[int, ...]) -> list[Event]:
         """One release a round, of a client that one record moves at most so far."""
-        bounds = [stability(run, facts, schedule, size) for size in public_sizes(facts)]
+        sizes = public_sizes(facts)
+        bounds = [stability(run, facts, schedule, size) for size in sizes]
+        shares = run.promise.shares(facts.weights(run.weights)) or (1.0,) * len(sizes)
+        moves = [share * bound.sensitivity for share, bound in zip(shares, bounds, strict=True)]
         sums, releases = run.promise.sums(run.clients), len(schedule)
 
         def enough(sensitivity: float) -> float:
             return noise_sigma(run.epsilon, run.delta, releases, sensitivity)
 
-        largest = max(bound.sensitivity for bound in bounds)
         events = []
-        for bound in bounds:
+        for bound, moves_by in zip(bounds, moves, strict=True):
             # One sum for all, or everybody's own message on a lattice of its own. Rounding adds to
             # the sensitivity, at most 1 %: so much noise would be enough for it.
-            hidden = largest if sums else bound.sensitivity
-            reach = bounds[0].reach if sums else bound.sensitivity
+            hidden = max(moves) if sums else moves_by
+            reach = bound.reach if sums else moves_by
             gamma = spacing(reach, enough(1.01 * hidden), sums)
             moved = 2 * rounding(gamma, facts.dimension)
             way_out = SHORTER_SUMS if sums else LESS_NOISE
@@ -97,7 +99,7 @@ class RecordMessage:
             sigma = enough(hidden + moved)
             slack = sum_slack(sigma, gamma, sums, releases * facts.dimension)
             seen = sigma, 1.0, releases, gamma, slack
-            events.append(Event("record", run.neighbours, bound.sensitivity + moved, *seen))
+            events.append(Event("record", run.neighbours, moves_by + moved, *seen))
         return events
 
     def follows_from(
@@ -119,10 +121,10 @@ class RecordMessage:
 
         return NoisyGradient(clients, clip, 0.0, rates, noise, None)
 
-    def releaser(self, clip: Any, sigma: Any, lattice: Lattice) -> Releaser:
+    def releaser(self, clip: Any, sigma: Any, lattice: Lattice, share: Any = 1.0) -> Releaser:
         from equipoise.privacy.clip import NoisedRelease
 
-        return NoisedRelease(sigma, lattice)
+        return NoisedRelease(sigma, lattice, share)
 
 
 def check_gradient_steps(settings: "Settings") -> None:
