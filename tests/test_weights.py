@@ -305,7 +305,7 @@ def test_the_statement_says_how_clients_count():
     assert "in proportion to 4,1,2,1" in text
     assert "multiplies its message by its weight over the largest client's" in text
     assert "Taken as public: how much each client counts: 4,1,2,1." in text
-    assert "as 4,1,2,1" in str(result)
+    assert "in proportion to 4,1,2,1" in str(result)
 
 
 def test_a_result_of_before_weights_is_read_as_equal():
@@ -319,7 +319,7 @@ def test_the_command_takes_weights(capsys):
     arguments = ["train", "--task", "quadratic", "--clients", "3", "--epsilon", "4", "--clip", "1"]
     code, out, _ = run_command(capsys, *arguments, "--iterations", "4", "--weights", "5,1,1")
     assert code == 0
-    assert "clients count as 5,1,1" in out
+    assert "clients count in proportion to 5,1,1" in out
     code, _, err = run_command(capsys, *arguments, "--weights", "5,1")
     assert code != 0
     assert "2 for 3 clients" in err

@@ -10,7 +10,11 @@ from equipoise.planning.plan import Option, Plan, Prediction, Way
 from equipoise.result import Result
 from equipoise.settings import Run
 
-WEIGHTS = {EQUAL: "1/N each", BY_RECORDS: "in proportion to their numbers of records"}
+WHOM = {
+    "client": "all data of one client",
+    "record": "one record of one client",
+    "person": "all that one client holds of one person",
+}
 WIDTH = 12  # of the names at the left
 TIE = 0.02  # algorithms that are closer are called equal
 
@@ -77,7 +81,7 @@ def _way_out(result: Result) -> str:
     per_round = result.run.mechanism.paid_per == "round"
     fewer = "fewer rounds, " if per_round else "fewer local steps in all, "
     fewer = fewer if result.account.releases > 1 else ""
-    more = "clients" if result.run.unit == "client" else "records"
+    more = f"{result.run.unit}s"
     return f": {fewer}a smaller clip or more {more} would lessen the noise"
 
 
@@ -101,8 +105,7 @@ def _protected(result: Result) -> tuple[str, str]:
         return ("protects", "nobody: see the first line")
     if result.vacuous:
         return ("protects", f"nobody: {result.vacuous}")
-    whom = {"client": "all data of one client", "record": "one record of one client"}[run.unit]
-    return ("protects", f"{whom} (unit: {run.unit}; neighbours: {run.neighbours})")
+    return ("protects", f"{WHOM[run.unit]} (unit: {run.unit}; neighbours: {run.neighbours})")
 
 
 def _adversary(result: Result) -> tuple[str, str]:
@@ -147,12 +150,22 @@ def _weights(run: Run) -> list[tuple[str, str]]:
     """Where clients do not all count alike."""
     if run.weights == EQUAL:
         return []
-    return [("weights", f"clients count {WEIGHTS.get(run.weights, f'as {run.weights}')}")]
+    return [("weights", counting(run))]
+
+
+def counting(run: Run) -> str:
+    """How much clients count."""
+    if run.weights == EQUAL:
+        return "clients count 1/N each"
+    if run.weights == BY_RECORDS:
+        what = "person" if run.unit == "person" else "record"
+        return f"clients count in proportion to their numbers of {what}s"
+    return f"clients count in proportion to {run.weights}"
 
 
 def clipped(run: Run) -> str:
     """What C bounds."""
-    return "a message" if run.mechanism.clips_message else "one record's gradient"
+    return "a message" if run.mechanism.clips_message else f"one {run.unit}'s gradient"
 
 
 def plan_lines(plan: Plan, ways: bool = True) -> list[str]:
@@ -220,7 +233,7 @@ def _chosen(plan: Plan) -> list[tuple[str, str]]:
     if option is None:
         return []
     what = "what the adversary sees"
-    if plan.unit == "record":
+    if plan.unit != "client":
         what = f"what is noised (noise in: {option.noise_in})"
     start = ", from the public model" if option.warm_start else ""
     returns = ", returns the average" if option.returns == "average" else ""
@@ -285,8 +298,8 @@ def _needed(plan: Plan) -> str | None:
     if not changes:
         return None
     more, what = changes.clients, "clients"
-    if plan.unit == "record":
-        more, what = changes.records, "records of each client"
+    if plan.unit != "client":
+        more, what = changes.records, f"{plan.unit}s of each client"
     text = "no epsilon that was tried"
     if changes.epsilon:
         needed = replace(plan.promise, epsilon=changes.epsilon)

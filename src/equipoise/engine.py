@@ -137,7 +137,7 @@ def noise_of(
     run: Run, task: Task, account: Account, noise: NoiseSource, weights: Weights = None
 ) -> tuple[Gradient, Releaser]:
     """Where the noise enters: the clients' gradients, and how their updates are released."""
-    holders = record_clients(task, run.isolate) if run.unit == "record" else task.clients
+    holders: Any = task.clients if run.unit == "client" else record_clients(task, run)
     clients, lattice = len(holders.sizes), lattice_of(run, account)
     added = [
         run.promise.client_sigma(event.sigma, run.clients, event.lattice)
@@ -164,17 +164,19 @@ def lattice_of(run: Run, account: Account) -> Lattice:
     return Lattice(torch.tensor(steps, dtype=torch.float64).unsqueeze(-1), sums)
 
 
-def record_clients(task: Task, isolate: bool) -> Records:
-    """The clients of a task whose records can be told apart; others are refused, before anything
-    is spent."""
-    clients = task.clients
+def record_clients(task: Task, run: Run) -> Records:
+    """The clients of a task whose records can be told apart, or who know whose they are; others are
+    refused, before anything is spent."""
+    clients: Any = task.clients
     if not isinstance(clients, Records):
         raise InvalidValue(
-            f"unit=record with task={task.name}: its clients have no individual records"
+            f"unit={run.unit} with task={task.name}: its clients have no individual records"
         )
-    clients = clients.isolated() if isolate else clients
-    clients.check_records()
-    return clients
+    if run.unit == "person":
+        clients = task.persons().of_persons(run.max_records)
+    holders: Records = clients.isolated() if run.isolate else clients
+    holders.check_records()
+    return holders
 
 
 def can_be_stacked(task: Task, run: Run) -> bool:

@@ -133,6 +133,17 @@ class Common(BaseModel):
     proxy: Paths = flag(
         (), DATA, "files with public records like the private ones (tasks csv and libsvm)"
     )
+    person: Path | None = flag(
+        None,
+        DATA,
+        "for unit person: the column that says whose a row is (task csv); other tasks know it by "
+        "themselves, or not at all",
+    )
+    max_records: int = flag(
+        10,
+        DATA,
+        "for unit person: the most records of one person that are used, the first ones",
+    )
     public_records: int = flag(
         0,
         DATA,
@@ -156,7 +167,8 @@ class Common(BaseModel):
     unit: Unit = flag(
         "client",
         PRIVACY,
-        "what is hidden: everything that one client holds, or one record (row) of one client",
+        "what is hidden: everything that one client holds; one record (row) of one client; or all "
+        "records that one client holds of one person",
     )
     neighbours: Neighbours = flag(
         "replace-one",
@@ -217,6 +229,11 @@ class Common(BaseModel):
             f"test_share={self.test_share} is not a share of the records, from 0 to below 1",
         )
         require(0 <= self.seed < 2**63, f"seed={self.seed} is not between 0 and 2^63 - 1")
+        require(self.max_records >= 1, f"max_records={self.max_records} is not >= 1")
+        require(
+            self.person is None or self.unit == "person",
+            f"person={self.person} with unit={self.unit}: give unit=person, or leave it out",
+        )
         check_weights(EQUAL if self.weights is None else self.weights)
 
 

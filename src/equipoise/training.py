@@ -82,8 +82,8 @@ def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepare
     facts = task.facts(settings.unit)
     run = settings.resolve(facts)
     run.promise.check_clients(run.clients)
-    if run.unit == "record":
-        record_clients(task, run.isolate)
+    if run.unit != "client":
+        record_clients(task, run)
     schedule = schedule_of(run)
     seed = run.simulate_noise_seed
     noise = SecretNoise() if seed is None else SimulatedNoise(seed)
@@ -194,7 +194,7 @@ def _result(ready: Prepared, trained: Trained) -> Result:
         and not run.promise.vacuous(units, spent.epsilon),
         rounds=trained.rounds,
         dimension=task.dimension,
-        sizes=task.clients.sizes if run.unit == "record" else None,
+        sizes=None if run.unit == "client" else task.facts(run.unit).sizes,
         mu=task.mu,
         L=task.L,
         noise_source=ready.noise.name if spent.sigma > 0 else "none",
@@ -223,8 +223,8 @@ def _version() -> str:
 
 def _taken_as_public(run: Run) -> list[str]:
     sentences = []
-    if run.unit == "record":
-        sentences.append("the number of records of each client")
+    if run.unit != "client":
+        sentences.append(f"the number of {run.unit}s of each client")
     if run.unit == "client" and run.weights != EQUAL:
         what = "number of records of each client" if run.weights == BY_RECORDS else run.weights
         sentences.append(f"how much each client counts: {what}")
@@ -291,7 +291,7 @@ def _declared_public(run: Run) -> str:
 
 
 def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:
-    return record_clients(task, run.isolate).slow_layers() if run.unit == "record" else ()
+    return () if run.unit == "client" else record_clients(task, run).slow_layers()
 
 
 def evaluate(

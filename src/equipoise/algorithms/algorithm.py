@@ -154,7 +154,8 @@ class AlgorithmSpec:
     open_memory   options under which clients remember only what was released
     proximal      the curvature that it adds to every local loss, given the options
     check         refuses settings with which the algorithm has no meaning
-    units         what it can protect: nothing, if it is not private
+    units         what it can protect: nothing, if it is not private; where it protects a record, it
+                  protects a person
     why           why no other unit, and what to do instead
     variate       whether clients have a control variate h, as that of DP-ScaffNew
     paper         what the paper calls it, if it is the paper's
@@ -186,11 +187,14 @@ class AlgorithmSpec:
     def private(self) -> bool:
         return bool(self.units)
 
+    def protects(self, unit: "Unit") -> bool:
+        return ("record" if unit == "person" else unit) in self.units
+
     def check_settings(self, settings: Any) -> None:
         """Refuse settings with which the algorithm has no meaning, or no guarantee."""
         if self.private:
             unit = settings.unit
-            require(unit in self.units, f"unit={unit} with algorithm={self.name}: {self.why}")
+            require(self.protects(unit), f"unit={unit} with algorithm={self.name}: {self.why}")
         else:
             free = settings.epsilon == math.inf and settings.clip in (None, math.inf)
             require(

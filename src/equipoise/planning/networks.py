@@ -319,6 +319,6 @@ def _notes(public: Public) -> list[str]:
     ]
     if public.facts.sizes is None and public.task.batch is None:
         notes.append(f"GUESSED: about {GUESSED_RECORDS} records a client")
-    if public.question.unit == "record":
+    if public.question.unit != "client":
         notes.append("with noise in the gradients local steps save communication, not privacy")
     return notes

@@ -122,13 +122,13 @@ def plan_all(
     )
     require(
         question.unit == "client" or isinstance(task.clients, Records),
-        f"unit=record with task={task.name}: its clients have no individual records",
+        f"unit={question.unit} with task={task.name}: its clients have no individual records",
     )
     public = public_side(question, task)
     plans, total = [], len(question.epsilon)
     for number, epsilon in enumerate(watch(question.epsilon)):
         part = partial(_part, progress, number, total)
-        make = _both_units if question.unit == "record" else _plan_clients
+        make = _plan_clients if question.unit == "client" else _both_units
         plans.append(make(question, public, epsilon, part))
     return _with_notices(plans, task)
 

@@ -314,7 +314,7 @@ class RecordProblem:
         return [longest * 2 ** (-j) for j in range(5)]
 
     def neighbours(self, candidate: Candidate) -> list[Candidate]:
-        place = mechanism("record", candidate.noise_in)
+        place = mechanism(self.promise.unit, candidate.noise_in)
         line = Line(candidate.algorithm, candidate.options, place, candidate.warm)
         near, T, tau = [], self.question.iterations, candidate.local_steps
         if T:
@@ -335,7 +335,7 @@ class RecordProblem:
 
     def cheaper(self, candidate: Candidate) -> list[Candidate]:
         """The same with more local steps a round, where these save communication alone."""
-        T, place = candidate.iterations, mechanism("record", candidate.noise_in)
+        T, place = candidate.iterations, mechanism(self.promise.unit, candidate.noise_in)
         if place.paid_per == "round":
             return []
         return [
@@ -350,7 +350,7 @@ class RecordProblem:
     def level(self, candidate: Candidate) -> Level:
         """Stand-ins may be fewer than the clients, and have fewer records: what counts is the noise
         of their messages, or of their mean gradients, in the average that of all clients."""
-        place = mechanism("record", candidate.noise_in)
+        place = mechanism(self.promise.unit, candidate.noise_in)
         sizes, N = self.facts.sizes or (1,), self.facts.clients
         noise = {
             own: self.promise.client_sigma(event.sigma, N) / (1 if place.noises_message else own)

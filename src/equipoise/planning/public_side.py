@@ -77,7 +77,7 @@ class Public:
 def public_side(question: Question, task: Task) -> Public:
     task = _with_public_model(question, task)
     known = known_of(task, question.skew, question.records)
-    if question.unit == "record" and known.sizes is None:
+    if question.unit != "client" and known.sizes is None:
         known = known._replace(sizes=(known.guess,) * len(task.clients.sizes))
     facts = task.facts("client")
     facts = facts._replace(sizes=known.sizes or (known.guess,) * facts.clients)

@@ -155,7 +155,7 @@ class Question(Common):
                 "train with epsilon=inf",
             )
             require(
-                self.unit in spec.units,
+                spec.protects(self.unit),
                 f"unit={self.unit} with algorithm={algorithm}: {spec.why}",
             )
             spec.given(self.options_of(algorithm))
@@ -185,7 +185,7 @@ class Question(Common):
     def algorithms(self) -> list[str]:
         """The names of the algorithms to plan for."""
         if self.algorithm == "all":
-            return [name for name, spec in ALGORITHMS.items() if self.unit in spec.units]
+            return [name for name, spec in ALGORITHMS.items() if spec.protects(self.unit)]
         if self.algorithm == "both":
             return [name for name, spec in ALGORITHMS.items() if spec.paper]
         return [algorithm_spec(self.algorithm).name]
@@ -206,10 +206,10 @@ class Question(Common):
         if self.trust == "local":
             return places
         shared = [place for place in places if place.noises_message]
-        if self.unit == "record":
+        if self.unit != "client":
             raise InvalidValue(
-                "trust=secure-aggregation with unit=record saves noise only with noise_in=message: "
-                "give it, or trust=local"
+                f"trust=secure-aggregation with unit={self.unit} saves noise only with "
+                "noise_in=message: give it, or trust=local"
             )
         return shared
 

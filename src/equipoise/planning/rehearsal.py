@@ -167,7 +167,7 @@ class Public:
 
     def _stand_ins(self, chosen: Indices, number: int) -> ModelClients:
         rng = stream(self.question.seed, "stand-ins", number)
-        if self.question.unit == "record":  # with a round after each step, one is as good as many
+        if self.question.unit != "client":  # with a round after each step, one is as good as many
             count = min(self.facts.clients, 2 if self.question.round_cost else 1)
             size = min(self.size * self.facts.clients, MOST_RECORDS, len(chosen))
         else:
@@ -205,7 +205,7 @@ class Public:
             unreadable=none,
             useless=none,
         )
-        if self.question.unit == "record":
+        if self.question.unit != "client":
             vars(clients)["layout"] = self.pool.layout  # found out once, on made-up examples
         return clients
 

@@ -66,7 +66,7 @@ class Job:
             "the sample of a round, and 1 where there is no sampling",
         )
         require(
-            self.rate == 1 or self.unit == "record",
+            self.rate == 1 or self.unit != "client",
             f"rate={self.rate} with unit={self.unit}: samples of records hide no client; choose "
             "unit=record, or leave rate out",
         )

@@ -9,7 +9,7 @@ from equipoise.errors import require
 from equipoise.facts import Weights
 from equipoise.privacy.lattice import Sums, discrete_sigma
 
-Unit = Literal["client", "record"]
+Unit = Literal["client", "record", "person"]
 Neighbours = Literal["replace-one", "zero-out", "add-remove"]
 Trust = Literal["local", "secure-aggregation"]
 KNOWN = {"neighbours": get_args(Neighbours), "trust": get_args(Trust), "unit": get_args(Unit)}
@@ -18,6 +18,7 @@ OVER_CLIP: dict[Neighbours, float] = {"replace-one": 2.0, "zero-out": 1.0, "add-
 NEIGHBOURS_OF: dict[Unit, tuple[Neighbours, Neighbours]] = {
     "client": ("replace-one", "zero-out"),
     "record": ("replace-one", "add-remove"),
+    "person": ("replace-one", "add-remove"),
 }
 
 STRONG, REASONABLE = 1.0, 10.0
@@ -54,10 +55,11 @@ class Promise:
 
     epsilon, delta   for every set S of outcomes and all neighbouring data, P(S) <= e^epsilon P'(S)
                      + delta. epsilon = inf means not private.
-    unit         `client`: everything one client holds; `record`: one record of one client.
+    unit         `client`: everything one client holds; `record`: one record of one client;
+                 `person`: all records that one client holds of one person.
     neighbours   `replace-one`: a unit's data against any other data in its place (sensitivity 2C);
                  `zero-out`: a client's data against a client whose message is zero, noised like any
-                 other (sensitivity C); `add-remove`: a client with a record and without it
+                 other (sensitivity C); `add-remove`: a client with a record (a person) and without
                  (sensitivity C; sampling rates and the numbers that sums are divided by are public
                  then).
     trust        `local`: the adversary sees every message, so each client adds the whole noise (the

@@ -2,8 +2,9 @@
 
 import math
 
-from equipoise.describe import WEIGHTS, clipped
+from equipoise.describe import clipped, counting
 from equipoise.facts import EQUAL
+from equipoise.privacy.groups import SHOWN, together
 from equipoise.privacy.promise import REASONABLE, STRONG
 from equipoise.result import Result
 
@@ -11,6 +12,8 @@ UNIT = {
     "client": "everything that one client holds",
     "record": "one record of one client, a row of its data as it was read; the other records are "
     "assumed known",
+    "person": "one person at one client, with all records that it holds of that person; those of "
+    "all others are assumed known",
 }
 NEIGHBOURS = {
     "replace-one": "the data of one {unit}, and any other data in its place",
@@ -24,6 +27,9 @@ REACH = {
     "person whose records are at that client alone; one with records at several is protected less.",
     "record": "It protects one record, a row of a table. Someone with several records is "
     "protected less, and what a client's records have in common is not hidden at all.",
+    "person": "It protects one person, with all records that one client holds of that person. "
+    "Somebody with records at several clients is protected less, and what a client's persons have "
+    "in common is not hidden at all.",
 }
 TRUST = {
     "local": "every message of every client, and so every model that follows from them",
@@ -64,7 +70,7 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
         sections += [promised, _table(_promised(result))]
     sections += ["## What was released", _table(_released(result))]
     if result.account.sigma > 0:
-        sections += [_per_client(result), _conditions(result)]
+        sections += [_per_client(result), _several(result), _conditions(result)]
         sections += ["## How to check it", _accountant(result)]
     sections += [_origin(result, model_sha256)]
     if result.run.epsilon < math.inf:
@@ -120,7 +126,7 @@ def _released(result: Result) -> dict[str, str]:
 def _weights(result: Result) -> str:
     """How much clients count, and where their messages become shorter by it."""
     run = result.run
-    text = f"clients count {WEIGHTS.get(run.weights, f'in proportion to {run.weights}')}"
+    text = counting(run)
     if run.weights != EQUAL and run.trust == "secure-aggregation":
         text += (
             "; before noise is added, each multiplies its message by its weight over the largest "
@@ -144,8 +150,8 @@ def _rates(result: Result) -> str:
     if len({event.rate for event in result.account.events}) == 1:
         return "with one rate for all clients"
     return (
-        f"each client with a rate of its own, such that it has about {result.run.batch} records on "
-        "average (all of them where there are fewer)"
+        f"each client with a rate of its own, such that it has about {result.run.batch} "
+        f"{result.run.unit}s on average (all of them where there are fewer)"
     )
 
 
@@ -184,9 +190,30 @@ def _per_client(result: Result) -> str:
     ):
         numbers = (event.rate, event.sensitivity, event.sigma, epsilon)
         rows.append(f"| {i} | {size} | {' | '.join(map(_number, numbers))} |")
-    heading = "| client | records | sampling rate | sensitivity | sigma | epsilon |"
+    heading = f"| client | {result.run.unit}s | sampling rate | sensitivity | sigma | epsilon |"
     introduction = "The run's epsilon is the largest of its clients':"
     return "\n".join([introduction, "", heading, "|---|---|---|---|---|---|", *rows])
+
+
+def _several(result: Result) -> str:
+    """What it means for somebody who has several records."""
+    run = result.run
+    if run.unit != "record":
+        return ""
+    rows = []
+    for units in SHOWN:
+        group = together(result.account, run.delta, units)
+        hidden = "nothing is promised" if group.delta >= 1 else f"epsilon = {group.epsilon:.3g}"
+        at = "" if group.delta >= 1 else f" at delta = {group.delta:.2g}"
+        rows.append(f"- {units} records: {hidden}{at}")
+    return "\n".join(
+        [
+            "Somebody with several records at one client is protected less, all of them taken "
+            "together (unit person protects all records of a person at the full strength):",
+            "",
+            *rows,
+        ]
+    )
 
 
 def _accountant(result: Result) -> str:
@@ -282,6 +309,9 @@ ONCE = {
     "protected less.",
     "record": "Assumed: that a record is in the data once, and at one client. One that is there "
     "twice is protected less.",
+    "person": "Assumed: that the same person has the same name in all records of a client, and has "
+    "records at one client only. A person with records at two of them, or under two names, is "
+    "protected less.",
 }
 
 

@@ -21,6 +21,7 @@ COLOUR = {PLANS: "#0072B2", UNTRAINED: "#555555", PUBLIC: "#009E73", SILO: "#D55
 UNIT = {
     "client": "all data of one client",
     "record": "one record of one client",
+    "person": "all that one client holds of one person",
 }
 TRUST = {
     "local": "the adversary sees every message",

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from equipoise.errors import DataError, InvalidValue
 from equipoise.facts import Weights
+from equipoise.tasks.persons import LinearPersons
 from equipoise.tasks.splits import Minibatches, StackedMinibatches, pool_and_parts
 from equipoise.tasks.task import Measured, Table, Task, TaskOptions, fingerprint
 
@@ -127,6 +128,7 @@ class LinearClients:
     l2: float
     minibatches: Minibatches | StackedMinibatches | None = None
     client_weights: Weights = None  # how much each client counts in f; None: 1/N each
+    owners: tuple[NDArray[np.int64], ...] | None = None  # the person of each record, if known
 
     def gradient(self, x: Tensor, t: int) -> Tensor:
         features, targets, weights = self.features, self.targets, self.weights
@@ -158,6 +160,9 @@ class LinearClients:
         counted = self.weights > 0 if chosen is None else (self.weights > 0) & chosen
         residual = torch.where(counted.unsqueeze(-1) & length.isfinite(), residual, 0.0)
         return torch.einsum("...nk,...nf->...kf", residual, self.features).flatten(-2)
+
+    def of_persons(self, most: int) -> LinearPersons:
+        return LinearPersons.of(self, most)
 
     def regulariser(self, x: Tensor) -> Tensor:
         return self.l2 * x
@@ -221,6 +226,7 @@ class LinearClients:
             minibatches=self.minibatches.alone(client)
             if isinstance(self.minibatches, Minibatches)
             else None,
+            owners=self.owners and self.owners[client : client + 1],
         )
 
     @staticmethod

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.errors import EquipoiseError, InvalidValue, UnsafeModel, UserCode
@@ -16,6 +18,7 @@ from equipoise.privacy.per_example.clipped_sum import ISOLATED, Layout
 from equipoise.seeds import digest
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.made_up import Kind, kind_of
+from equipoise.tasks.persons import ModelPersons
 from equipoise.tasks.splits import Minibatches
 from equipoise.tasks.task import Measured, Task
 
@@ -89,6 +92,7 @@ class ModelClients:
     useless: tuple[Tensor, ...] = ()
     """These, and those on which the model or the loss was found to fail from the start."""
     isolate: bool = False  # whether every record runs in a pass of its own
+    owners: tuple[NDArray[np.int64], ...] | None = None  # the person of each record, if known
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -113,6 +117,22 @@ class ModelClients:
             inputs = self._augmented(inputs, self.seed, client, t)
             return self.model.gradient(x, self.loss, inputs, targets, self.seed, client, t)
         log.warning("client %d, local step %d: %s", client, t, tried.kind_and_place)
+        return torch.full_like(x, torch.nan)
+
+    def of_persons(self, most: int) -> ModelPersons:
+        return ModelPersons(self, most)
+
+    def gradient_of(self, i: int, rows: Tensor, x: Tensor, *draw: int) -> Tensor:
+        """The gradient of the mean loss of these records, in a pass of their own; NaN where they
+        make the model or the loss fail. Records that cannot be read are left out."""
+        inputs, targets = self._readable(i, rows)
+        if len(inputs) == 0:
+            return torch.zeros_like(x)
+        client = i if self.single is None else self.single
+        with UserCode() as tried, warnings.catch_warnings(record=True):
+            inputs = self._augmented(inputs, client, *draw)
+            return self.model.gradient(x, self.loss, inputs, targets, client, *draw)
+        log.warning("client %d: %s", client, tried.kind_and_place)
         return torch.full_like(x, torch.nan)
 
     def _readable(self, i: int, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
@@ -271,6 +291,7 @@ class ModelClients:
             single=client,
             unreadable=self.unreadable[here],
             useless=self.useless[here],
+            owners=self.owners and self.owners[here],
         )
 
 
@@ -336,6 +357,7 @@ def model_task(
     seed: int,
     augment: Augment | None = None,
     unreadable: tuple[Tensor, ...] | None = None,
+    owners: tuple[NDArray[np.int64], ...] | None = None,
     **facts: Any,
 ) -> Task:
     """The task of a network whose clients hold `data`; `tests` are public, together or one for each
@@ -362,7 +384,7 @@ def model_task(
         name=name,
         x0=model.initial(),
         shapes=model.shapes,
-        clients=together(data, unreadable),
+        clients=replace(together(data, unreadable), owners=owners),
         measure=(lambda x: measure(model, loss, metric, tests, x)) if tests else None,
         pool=None if pool is None else together((pool,), None),
         batch=batch,

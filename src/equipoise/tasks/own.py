@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, UserCode, require
@@ -32,6 +33,7 @@ from equipoise.tasks.own_data import (
     read_clients,
     read_public,
 )
+from equipoise.tasks.persons import numbered
 from equipoise.tasks.task import Takes, Task, TaskOptions, TaskSpec, fingerprint
 
 LEARNING_RATE = 0.01
@@ -42,7 +44,16 @@ OF_RECORDS = (
     "pair, or a public test set or pool"
 )
 GIVEN = ("model", "clients", "loss", "metric")
-MAY_BE_GIVEN = ("test", "pool", "example", "learning_rate", "iterations", "batch", "error_name")
+MAY_BE_GIVEN = (
+    "test",
+    "pool",
+    "example",
+    "persons",
+    "learning_rate",
+    "iterations",
+    "batch",
+    "error_name",
+)
 
 
 def own_task(
@@ -63,12 +74,14 @@ def own_task(
     public: tuple[str, ...] | None = None,
     sizes_public: bool = False,
     only: int | None = None,
+    persons: Sequence[Any] | None = None,
 ) -> Task:
     """A task from a torch model and one data set per client.
 
     clients         torch data sets; pairs (inputs, targets) of tensors, NumPy arrays or pandas
                     frames; or functions without arguments that return one of these
     only            load this client alone: the functions of the others are not called
+    persons         for each client, whose its records are: a name or number for each
     test, pool      the same, public: to measure on, and to train a model on that private training
     has to beat
     example         a public (input, target) pair, as a data set gives one record: its shapes and
@@ -125,10 +138,27 @@ def own_task(
         public=_taken_as_public(test, pool, of_records) if public is None else public,
         outside=(OF_RECORDS,) if of_records else (),
         sizes_public=sizes_public,
+        owners=None if persons is None else _owners(persons, data, only),
     )
     if only is None:
         return task
     return replace(task, clients=task.clients.alone(only), number=len(clients))
+
+
+def _owners(
+    persons: Sequence[Any], data: Sequence[Examples], only: int | None
+) -> tuple[NDArray[np.int64], ...]:
+    require(
+        len(persons) == len(data),
+        f"persons: {len(persons)} lists for {len(data)} clients; give one for each client",
+    )
+    pairs = enumerate(zip(persons, data, strict=True))
+    return tuple(
+        numbered(names, len(held.inputs))
+        if only in (None, i)
+        else np.zeros(len(held.inputs), dtype=np.int64)
+        for i, (names, held) in pairs
+    )
 
 
 @PerExample

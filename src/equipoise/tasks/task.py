@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.errors import InvalidValue
 from equipoise.facts import Facts
 from equipoise.privacy.promise import Unit
+from equipoise.tasks.persons import held
 
 
 class Clients(Protocol):
@@ -60,6 +62,20 @@ class Records(Protocol):
 
     def slow_layers(self) -> tuple[str, ...]:
         """What makes gradients of single records slow."""
+        ...
+
+
+@runtime_checkable
+class Persons(Protocol):
+    """Clients who may know whose each of their records is: what protecting one person needs."""
+
+    @property
+    def owners(self) -> tuple[NDArray[np.int64], ...] | None:
+        """The person of each record of every client, a number from 0; None where nobody knows."""
+        ...
+
+    def of_persons(self, most: int) -> Any:
+        """`Records` with a person in place of each, with at most so many of its records."""
         ...
 
 
@@ -128,6 +144,7 @@ class TaskOptions:
                  not trained on
     unit         whose privacy is protected: if one record's, then no record may change the number
                  of the others
+    person       what says whose a record is: a column, or a file with a name for each record
     """
 
     clients: int | None = None
@@ -144,6 +161,7 @@ class TaskOptions:
     public_records: int = 0
     test_share: float = 0.0
     unit: Unit = "client"
+    person: str | None = None
 
     @classmethod
     def of(cls, settings: object) -> Self:
@@ -241,10 +259,21 @@ class Task:
         """The default step size: 1/L where L is public."""
         return 1 / self.L if self.L else self.learning_rate
 
+    def persons(self) -> Persons:
+        """The clients, who know whose their records are; others are refused."""
+        clients = self.clients
+        if not isinstance(clients, Persons) or clients.owners is None:
+            raise InvalidValue(
+                f"unit=person with task={self.name}: nothing says whose a record is; give --person "
+                "where the task takes it, or unit=record"
+            )
+        return clients
+
     def facts(self, unit: Unit, sizes: tuple[int, ...] | None = None) -> Facts:
         """What everybody may know; sizes where they are public, as they are if the unit is a
         record. One client alone knows only its own: it must be told `sizes`."""
-        public = self.number is None and (self.sizes_public or unit == "record")
+        public = self.number is None and (self.sizes_public or unit != "client")
+        own = held(self.persons().owners or ()) if unit == "person" else self.clients.sizes
         return Facts(
             self.name,
             self.number or len(self.clients.sizes),
@@ -252,7 +281,7 @@ class Task:
             self.eta,
             self.iterations,
             self.batch,
-            self.clients.sizes if public else sizes,
+            own if public else sizes,
             self.mu,
             self.L,
             self.gradient_bound,

@@ -42,6 +42,7 @@ class Record(NamedTuple):
     pixels: NDArray[np.uint8]
     label: bool
     owner: int
+    person: str = ""
 
 
 class Graded(NamedTuple):
@@ -218,7 +219,10 @@ def read_deepdrid(files: Iterator[File]) -> Arrays:
             tables[file.name.rpartition("/")[2]] = file
         else:
             photographs[file.name] = photograph(file, "JPEG")
-    arrays = _arrays("train", list(_records("training", tables, photographs)))
+    training = list(_records("training", tables, photographs))
+    arrays = _arrays("train", training)
+    persons = [record.person for record in training]
+    arrays["train_persons"] = np.unique(persons, return_inverse=True)[1].astype(np.int64)
     arrays |= _arrays("test", list(_records("validation", tables, photographs)))
     for left in photographs.values():
         raise DataError(f"{left.place} has no row in any regular-fundus-*.csv")
@@ -241,7 +245,7 @@ def _records(
         name = f"regular-fundus-{folder}/Images/{patient}/{image}.jpg"
         if name not in photographs:
             raise DataError(f"{row.place} names {name}, which is missing, or is named twice")
-        yield Record(photographs.pop(name).pixels, label, owner)
+        yield Record(photographs.pop(name).pixels, label, owner, patient)
 
 
 def _has_retinopathy(row: Row) -> bool:

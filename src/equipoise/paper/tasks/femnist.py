@@ -29,6 +29,7 @@ def femnist(
         whole=FEMNIST.records,
         owner="writer",
         natural=False,
+        person="writer",
         constant_error=majority_error(arrays["test_targets"]),
         error_name="1 - accuracy",
     )

@@ -4,7 +4,8 @@ and DeepDRiD, its stand-in.
 In training a photograph is flipped and turned at random. The network is VGG-11.
 
 A record is one photograph, and one person has several: four in DeepDRiD, two in most of Messidor,
-which says nowhere whose they are. unit=record hides a photograph, not a person.
+which says nowhere whose they are. unit=record hides a photograph; unit=person hides a person, in
+DeepDRiD.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from equipoise.paper.data.data_set import DataSet
 from equipoise.paper.data.fundus import DEEPDRID, MESSIDOR
 from equipoise.paper.networks import vgg11
 from equipoise.paper.tasks.rows import ROWS
-from equipoise.paper.tasks.table1 import federated_task, majority_error
+from equipoise.paper.tasks.table1 import PERSONS, federated_task, majority_error
 from equipoise.tasks.own import accuracy
 from equipoise.tasks.task import Task, TaskOptions, TaskSpec
 
@@ -86,6 +87,7 @@ def _task(
         constant_error=majority_error(arrays["test_targets"]),
         error_name="1 - accuracy",
         augment=flipped_and_turned,
+        person="person" if PERSONS in arrays else "",
     )
 
 

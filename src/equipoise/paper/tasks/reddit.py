@@ -63,6 +63,7 @@ def _task(
         whole=REDDIT.records,
         owner="user",
         natural=False,
+        person="user",
         constant_error=_constant_error(arrays["test_targets"]),
         error_name="1 - next-word accuracy",
     )

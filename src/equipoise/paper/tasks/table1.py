@@ -19,6 +19,7 @@ from equipoise.tasks.network import Augment, Rows, model_task
 from equipoise.tasks.splits import Indices, pool_and_parts, split_records
 from equipoise.tasks.task import Task, TaskOptions, fingerprint
 
+PERSONS = "train_persons"
 SAMPLE = 1000  # records that a data set is known again by
 
 
@@ -37,18 +38,24 @@ def federated_task(
     constant_error: float,
     error_name: str,
     augment: Augment | None = None,
+    person: str = "",
 ) -> Task:
     """A task of Table 1. `arrays` has inputs, targets and owners of train and test records.
 
     whole     train and test records of the whole data set
     owner     who a record comes from, in a word: split=natural deals whole owners to clients
     natural   whether that is the default
+    person    who is one person, in a word, if that is known: the arrays have `train_persons`, or
+              persons are the owners
 
     Arrays that are mapped into memory stay on disk: a client has the indices of its records (see
     `Rows`), and when it trains it copies rows of its own only, those of a minibatch.
     """
     by_owner = options.split == "natural" or (options.split is None and natural)
     deal = partial(_owners_dealt, owner=owner) if by_owner else partial(_records_dealt, name=name)
+    persons = arrays.get(PERSONS, arrays["train_owners"]) if person else None
+    if options.unit == "person" and persons is not None and not by_owner:
+        deal = partial(_persons_dealt, persons=persons, person=person)
     dealt = deal(arrays, options, row.clients)
     return model_task(
         name,
@@ -61,7 +68,7 @@ def federated_task(
         batch=row.batch if options.batch is None else options.minibatch,
         seed=options.seed,
         augment=augment,
-        fingerprint=fingerprint(_sample(arrays[key]) for key in sorted(arrays)),
+        fingerprint=fingerprint(_sample(arrays[key]) for key in sorted(arrays) if key != PERSONS),
         part=_part(arrays, whole),
         error_name=error_name,
         constant_error=constant_error,
@@ -73,7 +80,13 @@ def federated_task(
             dealt.public,
         ),
         sizes_public=True,
+        owners=None if persons is None else tuple(_numbers(persons, part) for part in dealt.parts),
     )
+
+
+def _numbers(persons: Indices, part: Indices) -> Indices:
+    """The persons of these records, from 0."""
+    return np.unique(persons[np.sort(part)], return_inverse=True)[1].astype(np.int64)
 
 
 def _part(arrays: Arrays, whole: tuple[int, int]) -> str:
@@ -128,6 +141,35 @@ def _owners_dealt(arrays: Arrays, options: TaskOptions, clients: int, owner: str
         [rest[train_client[rest] == i] for i in range(number)],
         [np.flatnonzero(test_client == i) for i in range(number)],
         f"which {owner} a record comes from, and which client has which",
+    )
+
+
+def _persons_dealt(
+    arrays: Arrays, options: TaskOptions, clients: int, persons: Indices, person: str
+) -> Dealt:
+    """Whole persons belong to clients, and whole persons are declared public."""
+    require(
+        options.split in (None, "random"),
+        f"split={options.split!r} with unit=person: deal persons at random, or by split=natural",
+    )
+    names, counts = np.unique(persons, return_counts=True)
+    order = stream(options.seed, "public persons").permutation(len(names))
+    public = int(np.searchsorted(counts[order].cumsum(), options.public_records, side="left")) + 1
+    public = public if options.public_records else 0
+    private, number = np.sort(order[public:]), options.clients or clients
+    require(
+        1 <= number <= len(private),
+        f"clients={number} with unit=person: there are {len(private)} {person}s",
+    )
+    client = np.full(len(names), -1)
+    client[private] = _client_of_owner(len(private), number, options.seed)
+    of_record = client[np.searchsorted(names, persons)]
+    tests = split_records(_no_labels(arrays["test_targets"]), number, "random", options.seed)
+    return Dealt(
+        np.flatnonzero(of_record < 0),
+        [np.flatnonzero(of_record == i) for i in range(number)],
+        tests,
+        f"an equal random split of {person}s",
     )
 
 

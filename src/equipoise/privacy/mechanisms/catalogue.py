@@ -17,6 +17,9 @@ MECHANISMS: dict[tuple[Unit, NoiseIn, str], Mechanism] = {
     ("record", "gradient", "exact"): record_gradient.SPEC,
     ("record", "message", "exact"): record_message.SPEC,
     ("record", "hidden-gradient", "exact"): record_hidden.SPEC,
+    ("person", "gradient", "exact"): record_gradient.OF_PERSONS,
+    ("person", "message", "exact"): record_message.OF_PERSONS,
+    ("person", "hidden-gradient", "exact"): record_hidden.OF_PERSONS,
     ("client", "message", "lemma1"): lemma1.SPEC,
     ("client", "message", "nbafl"): nbafl.SPEC,
 }

@@ -39,6 +39,10 @@ class Words(NamedTuple):
     law: str = ""
     not_covered: str = ""
 
+    def of(self, unit: Unit) -> "Words":
+        """For this unit, which stands in what is released as {unit}."""
+        return self._replace(released=self.released.replace("{unit}", unit))
+
 
 class Releaser(Protocol):
     """How a private update becomes a release."""

@@ -1,4 +1,5 @@
-"""What the mechanisms that protect one record have in common."""
+"""What the mechanisms that protect one record have in common; all that a client holds of one person
+takes the place of a record where the unit is a person."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,11 @@ def check_record(settings: "Settings") -> None:
 
 
 def check_record_plan(question: Any) -> None:
-    require(question.task is not None, "unit=record needs a task: no closed form plans for it")
-    require(question.gamma is None, "gamma with unit=record: only gamma=1 is planned; leave it out")
+    unit = question.unit
+    require(question.task is not None, f"unit={unit} needs a task: no closed form plans for it")
+    require(
+        question.gamma is None, f"gamma with unit={unit}: only gamma=1 is planned; leave it out"
+    )
 
 
 def check_gradient_trust(settings: Any) -> None:

@@ -33,11 +33,10 @@ TOO_MANY = (
 
 
 class RecordGradient:
-    unit: Unit = "record"
     noise_in: NoiseIn = "gradient"
     rule = "exact"
     words = Words(
-        released="the sum of the clipped gradients of its records, plus noise, at every local step",
+        released="the sum of the clipped gradients of its {unit}s, plus noise, at every local step",
         noised="a client's sum of gradients",
         on_lattice="every coordinate of a noised sum of gradients, from which messages are "
         "computed,",
@@ -48,6 +47,10 @@ class RecordGradient:
     paid_per: Literal["round", "local step"] = "local step"
     stackable = False
     at_label = True
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.words = type(self).words.of(unit)
 
     def check(self, settings: "Settings") -> None:
         check_record(settings)
@@ -70,7 +73,7 @@ class RecordGradient:
 
     def _event(self, run: "Run", rate: float, steps: int) -> Event:
         sensitivity = run.promise.sensitivity(run.clip)
-        event = Event("record", run.neighbours, sensitivity, 0.0, rate, steps)
+        event = Event(self.unit, run.neighbours, sensitivity, 0.0, rate, steps)
         if run.epsilon == math.inf:
             return event
         noise = sampled_noise(run.epsilon, run.delta, steps, rate, run.neighbours)
@@ -109,4 +112,5 @@ def _enough(event: Event, sigma: float, epsilon: float, delta: float) -> Event:
     return event
 
 
-SPEC: Mechanism = RecordGradient()
+SPEC: Mechanism = RecordGradient("record")
+OF_PERSONS: Mechanism = RecordGradient("person")

@@ -73,7 +73,9 @@ class RecordHidden(RecordGradient):
             sigma = noise_sigma(run.epsilon, run.delta, releases, sensitivity)
             # The message has at least the noise of one step, which this rounds to 1/1024 or finer.
             gamma = power_of_two_below(run.eta * sigma / size / 2**10) if sigma else 0.0
-            events.append(Event("record", run.neighbours, sensitivity, sigma, 1.0, releases, gamma))
+            events.append(
+                Event(self.unit, run.neighbours, sensitivity, sigma, 1.0, releases, gamma)
+            )
         finest = min(event.lattice for event in events)
         return [replace(event, lattice=finest) for event in events]
 
@@ -102,4 +104,5 @@ class RecordHidden(RecordGradient):
         return stability(run, facts, schedule, min(public_sizes(facts))).constants
 
 
-SPEC: Mechanism = RecordHidden()
+SPEC: Mechanism = RecordHidden("record")
+OF_PERSONS: Mechanism = RecordHidden("person")

@@ -41,7 +41,6 @@ FOLLOWS_FROM = (
 
 
 class RecordMessage:
-    unit: Unit = "record"
     noise_in: NoiseIn = "message"
     rule = "exact"
     words = Words(
@@ -58,6 +57,10 @@ class RecordMessage:
     paid_per: Literal["round", "local step"] = "round"
     stackable = False
     at_label = True
+
+    def __init__(self, unit: Unit) -> None:
+        self.unit = unit
+        self.words = type(self).words.of(unit)
 
     def check(self, settings: "Settings") -> None:
         check_record(settings)
@@ -99,7 +102,7 @@ class RecordMessage:
             sigma = enough(hidden + moved)
             slack = sum_slack(sigma, gamma, sums, releases * facts.dimension)
             seen = sigma, 1.0, releases, gamma, slack
-            events.append(Event("record", run.neighbours, moves_by + moved, *seen))
+            events.append(Event(self.unit, run.neighbours, moves_by + moved, *seen))
         return events
 
     def follows_from(
@@ -167,4 +170,5 @@ def stability(run: "Run", facts: Facts, schedule: tuple[int, ...], records: int)
     )
 
 
-SPEC: Mechanism = RecordMessage()
+SPEC: Mechanism = RecordMessage("record")
+OF_PERSONS: Mechanism = RecordMessage("person")

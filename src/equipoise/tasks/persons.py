@@ -1,0 +1,179 @@
+"""Persons in place of records: clients who know whose each of their records is, seen as clients
+that hold one person after the other, each with all its records (at most so many).
+
+A person counts once, however many records it has: its loss is the mean over its records, and what
+is clipped is the gradient of that mean. So whatever holds of one record (sampling, accounts,
+stability) holds of one person word for word. Which records of a person with too many are taken is
+decided by their order alone.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from equipoise.errors import DataError, InvalidValue
+
+if TYPE_CHECKING:
+    from equipoise.tasks.linear import LinearClients
+    from equipoise.tasks.network import ModelClients
+
+log = logging.getLogger("equipoise.client")
+
+AT_ONCE = 2**23  # numbers in the gradients of persons that are formed together
+ALONE = "one pass for each person"
+
+
+def numbered(names: Any, records: int) -> NDArray[np.int64]:
+    """The persons 0, 1, ... of a client's records, given a name for each."""
+    names = np.asarray(names)
+    if names.shape != (records,):
+        raise DataError(
+            f"persons: {names.shape[0] if names.ndim else 'no'} names for {records} records of a "
+            "client; give one for each"
+        )
+    if any(name is None or name != name or str(name).strip() == "" for name in names.tolist()):
+        raise DataError("persons: some record of a client has no person; every record needs one")
+    _, numbers = np.unique(names.astype(str), return_inverse=True)
+    return numbers.astype(np.int64)
+
+
+def rows_of(owners: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """The first records of every person, [persons, most]; -1 where it has fewer."""
+    persons = int(owners.max()) + 1 if len(owners) else 0
+    rows = np.full((persons, most), -1)
+    order = np.argsort(owners, kind="stable")
+    _, starts, counts = np.unique(owners[order], return_index=True, return_counts=True)
+    rank = np.arange(len(order)) - np.repeat(starts, counts)
+    kept = rank < most
+    rows[owners[order][kept], rank[kept]] = order[kept]
+    return rows
+
+
+def held(owners: "tuple[NDArray[np.int64], ...]") -> tuple[int, ...]:
+    """How many persons each client has."""
+    return tuple(int(own.max()) + 1 if len(own) else 0 for own in owners)
+
+
+@dataclass(frozen=True, repr=False)
+class LinearPersons:
+    """Clients of a linear model. `features` is [clients, persons, most, features], `targets`
+    [clients, persons, most, outputs]; `shares` [clients, persons, most] is 1 / its number of
+    records for each record of a person, 0 where there is none."""
+
+    clients: "LinearClients"
+    features: Tensor
+    targets: Tensor
+    shares: Tensor
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, clients: "LinearClients", most: int) -> "LinearPersons":
+        assert clients.owners is not None
+        sizes, f, k = held(clients.owners), clients.features.shape[-1], clients.targets.shape[-1]
+        shape = len(sizes), max(*sizes, 1), most
+        features = torch.zeros(*shape, f, dtype=torch.float64)
+        targets = torch.zeros(*shape, k, dtype=torch.float64)
+        shares = torch.zeros(shape, dtype=torch.float64)
+        for i, own in enumerate(clients.owners):
+            rows = torch.from_numpy(rows_of(own, most))
+            there = rows >= 0
+            persons = slice(0, len(rows))
+            features[i, persons][there] = clients.features[i][rows[there]].double()
+            targets[i, persons][there] = clients.targets[i][rows[there]].double()
+            shares[i, persons] = there.double() / there.sum(1, keepdim=True).clamp(min=1)
+        return cls(clients, features, targets, shares, sizes)
+
+    def clipped_sum(self, x: Tensor, chosen: Tensor | None, C: float | Tensor, draw: int) -> Tensor:
+        """Every person's gradient is formed before it is clipped: what cancels within a person must
+        not leave its rounding in the sum."""
+        weights = x.reshape(*x.shape[:-1], self.targets.shape[-1], self.features.shape[-1])
+        if isinstance(C, Tensor) and C.dim():
+            C = C.unsqueeze(-1)
+        threshold = C * (1 - 1e-12)
+        counted = self.shares.sum(-1) > 0 if chosen is None else (self.shares.sum(-1) > 0) & chosen
+        together = max(1, AT_ONCE // max(1, x.numel()))
+        total = torch.zeros(x.shape, dtype=torch.float64)
+        for start in range(0, self.features.shape[1], together):
+            some = slice(start, start + together)
+            features, shares = self.features[:, some], self.shares[:, some, :, None]
+            outputs = torch.einsum("cprf,...ckf->...cprk", features, weights.double())
+            slopes = self.clients.link.residual(outputs, self.targets[:, some]) * shares
+            gradients = torch.einsum("...cprk,cprf->...cpkf", slopes, features).flatten(-2)
+            length = torch.linalg.vector_norm(gradients, dim=-1, keepdim=True)
+            clipped = gradients * (threshold / length).clamp(max=1.0).nan_to_num(0.0)
+            into = counted[..., some].unsqueeze(-1) & length.isfinite()
+            total += torch.where(into, clipped, 0.0).sum(-2)
+        return total
+
+    def regulariser(self, x: Tensor) -> Tensor:
+        return self.clients.regulariser(x)
+
+    def check_records(self) -> None:
+        """Persons of a table can always be told apart."""
+
+    def isolated(self) -> Self:
+        raise InvalidValue(
+            "isolate with a linear model, whose persons cannot mix: it belongs to networks; leave "
+            "it out"
+        )
+
+    def slow_layers(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True, repr=False)
+class ModelPersons:
+    """Clients of a network. Every person has a pass of its own, so that nothing a model does to a
+    batch lets persons mix."""
+
+    clients: "ModelClients"
+    most: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        assert self.clients.owners is not None
+        return held(self.clients.owners)
+
+    @cached_property
+    def _rows(self) -> list[list[Tensor]]:
+        """The records of each client's persons."""
+        assert self.clients.owners is not None
+        tables = [rows_of(own, self.most) for own in self.clients.owners]
+        return [[torch.from_numpy(row[row >= 0]) for row in table] for table in tables]
+
+    def clipped_sum(self, x: Tensor, chosen: Tensor | None, C: float | Tensor, draw: int) -> Tensor:
+        if x.dim() == 1:
+            return self._sum(0, x, chosen, float(C), draw)
+        masks = [None] * len(x) if chosen is None else chosen
+        parts = [self._sum(i, x[i], masks[i], float(C), draw) for i in range(len(x))]
+        return torch.stack(parts)
+
+    def _sum(self, i: int, x: Tensor, chosen: Tensor | None, C: float, draw: int) -> Tensor:
+        total, eps = torch.zeros(x.shape, dtype=torch.float64), torch.finfo(torch.float64).eps
+        threshold = C * (1 - eps * (8 + len(x)))
+        for person, rows in enumerate(self._rows[i]):
+            if chosen is not None and not bool(chosen[person]):
+                continue
+            gradient = self.clients.gradient_of(i, rows, x, draw, person).double()
+            length = torch.linalg.vector_norm(gradient)
+            if bool(length.isfinite()):
+                total += gradient * (threshold / length).clamp(max=1.0).nan_to_num(0.0)
+        return total
+
+    def regulariser(self, x: Tensor) -> Tensor:
+        return self.clients.regulariser(x)
+
+    def check_records(self) -> None:
+        """Nobody meets anybody."""
+
+    def isolated(self) -> Self:
+        return self
+
+    def slow_layers(self) -> tuple[str, ...]:
+        return ()
