@@ -73,5 +73,6 @@ def near_setting(name: str, known: list[str]) -> str | None:
     name = name.replace("-", "_").lower()
     if ALSO_CALLED.get(name) in known:
         return ALSO_CALLED[name]
-    near = [] if name in NO_SETTING else get_close_matches(name, known, n=1, cutoff=0.75)
-    return near[0] if near else None
+    words = [*known, "version", "help"]  # which may be meant, and are no settings
+    near = [] if name in NO_SETTING else get_close_matches(name, words, n=1, cutoff=0.75)
+    return near[0] if near and near[0] in known else None

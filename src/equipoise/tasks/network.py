@@ -106,33 +106,25 @@ class ModelClients:
         return torch.stack([self._gradient(i, x_i, t) for i, x_i in enumerate(x)])
 
     def _gradient(self, i: int, x: Tensor, t: int) -> Tensor:
-        """A client whose records make the model or the loss fail gets NaN: it will release zero and
-        noise, and nobody hears."""
         chosen = torch.from_numpy(self.minibatches.of(i, t)) if self.minibatches else slice(None)
+        return self.gradient_of(i, chosen, x, f"local step {t}", self.seed, t)
+
+    def of_persons(self, most: int) -> ModelPersons:
+        return ModelPersons(self, most)
+
+    def gradient_of(
+        self, i: int, chosen: Tensor | slice, x: Tensor, what: str, draw: int, number: int
+    ) -> Tensor:
+        """The gradient of the mean loss of these records of a client. One whose records make the
+        model or the loss fail gets NaN: it will release zero and noise, and nobody hears."""
         inputs, targets = self._readable(i, chosen)
         if len(inputs) == 0:
             return torch.zeros_like(x)
         client = i if self.single is None else self.single
         with UserCode() as tried, warnings.catch_warnings(record=True):
-            inputs = self._augmented(inputs, self.seed, client, t)
-            return self.model.gradient(x, self.loss, inputs, targets, self.seed, client, t)
-        log.warning("client %d, local step %d: %s", client, t, tried.kind_and_place)
-        return torch.full_like(x, torch.nan)
-
-    def of_persons(self, most: int) -> ModelPersons:
-        return ModelPersons(self, most)
-
-    def gradient_of(self, i: int, rows: Tensor, x: Tensor, *draw: int) -> Tensor:
-        """The gradient of the mean loss of these records, in a pass of their own; NaN where they
-        make the model or the loss fail. Records that cannot be read are left out."""
-        inputs, targets = self._readable(i, rows)
-        if len(inputs) == 0:
-            return torch.zeros_like(x)
-        client = i if self.single is None else self.single
-        with UserCode() as tried, warnings.catch_warnings(record=True):
-            inputs = self._augmented(inputs, client, *draw)
-            return self.model.gradient(x, self.loss, inputs, targets, client, *draw)
-        log.warning("client %d: %s", client, tried.kind_and_place)
+            inputs = self._augmented(inputs, draw, client, number)
+            return self.model.gradient(x, self.loss, inputs, targets, draw, client, number)
+        log.warning("client %d, %s: %s", client, what, tried.kind_and_place)
         return torch.full_like(x, torch.nan)
 
     def _readable(self, i: int, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:

@@ -82,11 +82,10 @@ class LinearPersons:
         shares = torch.zeros(shape, dtype=torch.float64)
         for i, own in enumerate(clients.owners):
             rows = torch.from_numpy(rows_of(own, most))
-            there = rows >= 0
-            persons = slice(0, len(rows))
-            features[i, persons][there] = clients.features[i][rows[there]].double()
-            targets[i, persons][there] = clients.targets[i][rows[there]].double()
-            shares[i, persons] = there.double() / there.sum(1, keepdim=True).clamp(min=1)
+            full, persons = rows >= 0, slice(0, len(rows))
+            features[i, persons][full] = clients.features[i][rows[full]].double()
+            targets[i, persons][full] = clients.targets[i][rows[full]].double()
+            shares[i, persons] = full.double() / full.sum(1, keepdim=True).clamp(min=1)
         return cls(clients, features, targets, shares, sizes)
 
     def clipped_sum(self, x: Tensor, chosen: Tensor | None, C: float | Tensor, draw: int) -> Tensor:
@@ -160,7 +159,7 @@ class ModelPersons:
         for person, rows in enumerate(self._rows[i]):
             if chosen is not None and not bool(chosen[person]):
                 continue
-            gradient = self.clients.gradient_of(i, rows, x, draw, person).double()
+            gradient = self.clients.gradient_of(i, rows, x, "a person", draw, person).double()
             length = torch.linalg.vector_norm(gradient)
             if bool(length.isfinite()):
                 total += gradient * (threshold / length).clamp(max=1.0).nan_to_num(0.0)

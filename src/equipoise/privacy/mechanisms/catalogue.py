@@ -44,13 +44,13 @@ def mechanism(unit: Unit, noise_in: NoiseIn | None = None, rule: str = EXACT) ->
 
 
 def _no_such_place(unit: Unit, noise_in: NoiseIn | None, rule: str) -> str:
-    homes = {m.unit for m in MECHANISMS.values() if m.noise_in == noise_in}
+    homes = [m.unit for m in MECHANISMS.values() if m.noise_in == noise_in]
     places = ", ".join(m.noise_in for m in MECHANISMS.values() if (m.unit, m.rule) == (unit, rule))
     if not homes:
         return f"noise_in={noise_in}: there is no such place; leave it out, or choose {places}"
     if unit not in homes:
         return (
-            f"noise_in={noise_in} with unit={unit}: it belongs to unit={homes.pop()}; leave it "
+            f"noise_in={noise_in} with unit={unit}: it belongs to unit={homes[0]}; leave it "
             f"out, or choose {places}"
         )
     return (
