@@ -27,7 +27,7 @@ from equipoise.tasks.linear import (
     linear_measure,
     linear_task,
 )
-from equipoise.tasks.table_file import TableFile, read_table_file
+from equipoise.tasks.table_file import NAMELESS, read_table_file
 from equipoise.tasks.task import Measure, Table, Takes, Task, TaskOptions, TaskSpec
 
 log = logging.getLogger("equipoise.client")
@@ -53,10 +53,9 @@ class Model(NamedTuple):
 
 
 class Coded(NamedTuple):
-    """What training makes of a file: all its records, which of them have a declared label, and how
-    many cells of each column were clipped or filled."""
+    """What training makes of the cells of a file: all its records, which of them have a declared
+    label, and how many cells of each column were clipped or filled."""
 
-    file: TableFile
     table: Table
     known: NDArray[np.bool_]
     changed: dict[str, int]
@@ -131,6 +130,7 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
         joined([_read_table(path, model) for path in paths])
         for paths in (options.test, options.proxy)
     )
+    left_aside = ", ".join(name or NAMELESS for name in model.ignore)
     return linear_task(
         "csv",
         (private, proxy),
@@ -142,6 +142,7 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
         public=(
             f"the names and bounds of the columns, from {options.bounds}",
             "that every client has a table with these columns and at least one record",
+            *([f"other columns that files may have: {left_aside}"] if left_aside else []),
             *(["the test records"] if options.test else []),
         ),
         iterations=ITERATIONS,
@@ -199,7 +200,8 @@ def _model_from(text: str, name: str, where: str, ignore: Sequence[str]) -> Mode
 def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
     """The records of a file. With `keep_all` those without a declared label stay, all zero: no
     record decides on the number."""
-    _, table, known, changed = coded_file(path, model)
+    file = read_table_file(path, model.names, model.ignore)
+    table, known, changed = code_cells(file.cells, model)
     log.info(
         "%s: %d records, of which %d left out (label missing or not declared); cells clipped or "
         "filled: %s",
@@ -215,27 +217,26 @@ def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
     return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
 
 
-def coded_file(path: str, model: Model, also: Sequence[str] = ()) -> Coded:
-    """The cells of a file as numbers, as the bounds say; columns `also` are kept as text."""
-    file = read_table_file(path, [*model.names, *also], model.ignore)
-    coded = {column.name: column.code(file.cells[column.name]) for column in model.columns}
+def code_cells(cells: dict[str, list[str]], model: Model) -> Coded:
+    """The cells of a file, by column, as numbers: what the bounds say of them."""
+    coded = {column.name: column.code(cells[column.name]) for column in model.columns}
     parts = [numbers for numbers, _ in coded.values()]
     features = np.hstack([*parts, np.full((len(parts[0]), 1), math.sqrt(len(parts)))]) / math.sqrt(
         len(parts)
     )
     changed = {name: count for name, (_, count) in coded.items()}
-    label, cells = model.label, file.cells[model.label.name]
+    label, labels = model.label, cells[model.label.name]
     if label.categories:
-        index = label.index(cells)
+        index = label.index(labels)
         targets = (
             (index[:, None] == 1)
             if label.width == 2
             else (index[:, None] == np.arange(label.width))
         )
     else:
-        targets, changed[label.name] = label.code(cells)
+        targets, changed[label.name] = label.code(labels)
     table = Table(features, targets.astype(np.float64))
-    return Coded(file, table, label.readable(cells), changed)
+    return Coded(table, label.readable(labels), changed)
 
 
 SPEC = TaskSpec(

@@ -48,9 +48,11 @@ class Form(NamedTuple):
     names: list[str]
 
 
-def read_table_file(path: str, names: Sequence[str], ignore: Collection[str] = ()) -> TableFile:
-    """The named columns of a file; it must have these and, besides those to ignore, no others, in
-    any order."""
+def read_table_file(
+    path: str, names: Sequence[str], ignore: Collection[str] | None = ()
+) -> TableFile:
+    """The named columns of a file; it must have these and, besides those to ignore (None: whatever
+    there is), no others, in any order."""
     file = (_read_parquet if _is_parquet(path) else _read_csv)(path, names, ignore)
     if not file.cells[names[0]]:
         raise DataError(
@@ -59,19 +61,20 @@ def read_table_file(path: str, names: Sequence[str], ignore: Collection[str] = (
     return file
 
 
-def read_header(path: str, declared: Collection[str] = ()) -> list[str]:
+def read_header(path: str) -> list[str]:
     """The names in the header of a file, of which nothing else is read."""
     if _is_parquet(path):
         pyarrow = _pyarrow(path)
         return list(_parsed(path, lambda: pyarrow.parquet.read_schema(path)).names)
     with _opened(path) as file:
-        return _form(path, file, declared).names
+        return _form(path, file, ()).names
 
 
 def check_header(
-    path: str, header: Sequence[str], names: Sequence[str], ignore: Collection[str] = ()
+    path: str, header: Sequence[str], names: Sequence[str], ignore: Collection[str] | None
 ) -> None:
     """Refuse a file that lacks or repeats a column, or has one that nobody spoke of."""
+    ignore = header if ignore is None else ignore
     kept = [name for name in header if name in names or name not in ignore]
     if sorted(kept) != sorted(names):
         raise DataError(
@@ -82,7 +85,9 @@ def check_header(
 def _difference(header: Sequence[str], names: Sequence[str]) -> str:
     missing = [name for name in names if name not in header]
     if missing:  # the first line may be no header, but a record: it is not shown
-        return f"lacks {', '.join(missing)}"
+        none = len(missing) == len(names)
+        form = ": the first line is a header, with commas, semicolons or tabs between its names"
+        return f"lacks {', '.join(missing)}{form * none}"
     extra = [name for name in header if name not in names]
     if not extra:
         return "repeats a column"
@@ -92,7 +97,7 @@ def _difference(header: Sequence[str], names: Sequence[str]) -> str:
     )
 
 
-def _read_csv(path: str, names: Sequence[str], ignore: Collection[str]) -> TableFile:
+def _read_csv(path: str, names: Sequence[str], ignore: Collection[str] | None) -> TableFile:
     with _opened(path) as file:
         form = _form(path, file, names)
         check_header(path, form.names, names, ignore)
@@ -182,7 +187,7 @@ def _is_parquet(path: str) -> bool:
     return Path(path).suffix in (".parquet", ".pq")
 
 
-def _read_parquet(path: str, names: Sequence[str], ignore: Collection[str]) -> TableFile:
+def _read_parquet(path: str, names: Sequence[str], ignore: Collection[str] | None) -> TableFile:
     pyarrow = _pyarrow(path)
     table = _parsed(path, lambda: pyarrow.parquet.read_table(path))
     header = list(table.column_names)

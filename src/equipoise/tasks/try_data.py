@@ -14,8 +14,8 @@ import numpy as np
 
 from equipoise.errors import DataError, printable, require
 from equipoise.tasks.bounds import Column, toml_key
-from equipoise.tasks.csv import Coded, Model, coded_file, table_model
-from equipoise.tasks.table_file import NAMELESS, TableFile, check_header, read_header
+from equipoise.tasks.csv import Coded, Model, code_cells, table_model
+from equipoise.tasks.table_file import NAMELESS, TableFile, check_header, read_table_file
 from equipoise.tasks.task import TaskOptions
 
 PRIVATE = (
@@ -110,7 +110,7 @@ class Tried:
         return max(file.code for file in self.files)
 
     def __repr__(self) -> str:
-        return f"Tried({len(self.files)} files, code {self.code})"
+        return f"Tried(files={len(self.files)}, code={self.code})"
 
     def __str__(self) -> str:
         return "\n\n".join([PRIVATE, *("\n".join(_words(file)) for file in self.files)])
@@ -139,7 +139,7 @@ def try_data(
     ignore   columns of the files that are left aside
     """
     paths, where = _several(data), os.fspath(bounds)
-    require(len(paths) >= 1, "data is empty: give the files to try")
+    require(len(paths) >= 1, "data is empty: give the files to try, before any flag")
     model = table_model(TaskOptions(bounds=where, label=label, ignore=_several(ignore)))
     require(person != label, f"person={person} is the label: give the column that names persons")
     return Tried(tuple(_tried(path, model, person, where) for path in paths))
@@ -153,43 +153,43 @@ def _several(value: Path | Sequence[Path]) -> tuple[str, ...]:
 def _tried(path: str, model: Model, person: str | None, bounds: str) -> TriedFile:
     names = [*model.names, *([person] if person and person not in model.names else [])]
     try:
-        header = read_header(path, names)
-        undeclared = tuple(name for name in header if name not in (*names, *model.ignore))
-        lenient = model._replace(ignore=(*model.ignore, *undeclared))
-        coded = coded_file(
-            path, lenient, [name for name in names[len(model.names) :] if name in header]
-        )
+        file = read_table_file(path, names, ignore=None)
     except DataError as error:
         return TriedFile(path, str(error))
+    coded = code_cells(file.cells, model)
+    others = [name for name in file.header if name not in names]
     tried = TriedFile(
         path,
         rows=len(coded.known),
         kept=int(coded.known.sum()),
-        columns=tuple(_column(column, coded) for column in model.columns),
-        label=_column(model.label, coded),
-        classes=_classes(model.label, coded),
-        mean=_mean(model.label, coded),
-        persons=_persons(person, coded.file) if person in coded.file.cells else None,
-        undeclared=undeclared,
-        ignored=tuple(name for name in header if name in model.ignore and name not in names),
+        columns=tuple(_column(column, file, coded) for column in model.columns),
+        label=_column(model.label, file, coded),
+        classes=_classes(model.label, file.cells[model.label.name]),
+        mean=_mean(model.label, file.cells[model.label.name]),
+        persons=_persons(person, file.cells[person]) if person else None,
+        undeclared=tuple(name for name in others if name not in model.ignore),
+        ignored=tuple(name for name in others if name in model.ignore),
     )
-    refused = _refused(tried, names, header, model)
-    look = (*_look_at_rows(tried, coded.file), *_look_at_columns(tried, coded, model, bounds))
+    refused = _refused(tried, names, file.header, model)
+    look = (*_look_at_rows(tried, file), *_look_at_columns(tried, file, model, bounds))
     return replace(tried, refused=refused, look=look)
 
 
-def _column(column: Column, coded: Coded) -> TriedColumn:
-    cells, readable = coded.file.cells[column.name], column.readable(coded.file.cells[column.name])
-    unread = [cell.strip() for cell in np.array(cells, dtype=object)[~readable]]
+def _column(column: Column, file: TableFile, coded: Coded) -> TriedColumn:
+    cells = file.cells[column.name]
+    unread = [
+        cell.strip()
+        for cell, readable in zip(cells, column.readable(cells), strict=True)
+        if not readable
+    ]
     texts = [cell for cell in unread if cell.casefold() not in NO_CELL]
-    filled = len(unread)
     values = np.array([]) if column.categories else column.numbers(cells)
     finite = values[np.isfinite(values)]
     return TriedColumn(
         column.name,
-        filled=filled,
+        filled=len(unread),
         unreadable=len(texts),
-        clipped=coded.changed.get(column.name, filled) - filled,
+        clipped=coded.changed.get(column.name, len(unread)) - len(unread),
         most_unreadable=dict(Counter(map(_shown, texts)).most_common(FEW)),
         smallest=float(finite.min()) if len(finite) else None,
         largest=float(finite.max()) if len(finite) else None,
@@ -201,19 +201,19 @@ def _shown(cell: str) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
-def _classes(label: Column, coded: Coded) -> dict[str, int]:
-    index = label.index(coded.file.cells[label.name])
+def _classes(label: Column, cells: list[str]) -> dict[str, int]:
+    index = label.index(cells)
     return {name: int((index == i).sum()) for i, name in enumerate(label.categories)}
 
 
-def _mean(label: Column, coded: Coded) -> float | None:
-    values = label.numbers(coded.file.cells[label.name])
+def _mean(label: Column, cells: list[str]) -> float | None:
+    values = label.numbers(cells)
     finite = values[np.isfinite(values)]
     return None if label.categories or not len(finite) else float(finite.mean())
 
 
-def _persons(column: str, file: TableFile) -> Persons:
-    names = [cell.strip() for cell in file.cells[column]]
+def _persons(column: str, cells: list[str]) -> Persons:
+    names = [cell.strip() for cell in cells]
     rows = Counter(name for name in names if name.casefold() not in NO_CELL)
     return Persons(
         column,
@@ -226,10 +226,6 @@ def _persons(column: str, file: TableFile) -> Persons:
 
 def _refused(tried: TriedFile, names: Sequence[str], header: Sequence[str], model: Model) -> str:
     """Why training would not take the file, or could learn nothing from it."""
-    person = [name for name in names if name not in header]  # all others are there
-    if person:
-        known = printable(", ".join(header))
-        return f"person={person[0]} is no column of {tried.file}, which has {known}"
     try:
         check_header(tried.file, header, names, model.ignore)
     except DataError as error:
@@ -260,10 +256,10 @@ def _look_at_rows(tried: TriedFile, file: TableFile) -> Iterator[str]:
             yield f"no row has the label {name}"
 
 
-def _look_at_columns(tried: TriedFile, coded: Coded, model: Model, bounds: str) -> Iterator[str]:
+def _look_at_columns(tried: TriedFile, file: TableFile, model: Model, bounds: str) -> Iterator[str]:
     """Cells that are merely missing are as expected, unless a column has no others."""
     for column, made in zip((*model.columns, model.label), tried.made, strict=True):
-        cells = coded.file.cells[column.name]
+        cells = file.cells[column.name]
         if made.filled == tried.rows and not made.unreadable:
             yield f"column {column.name} is empty"
         if made.unreadable:
@@ -318,8 +314,9 @@ def _words(file: TriedFile) -> Iterator[str]:
     yield f"  label     {label.name}: {_balance(file, label)}"
     if persons := file.persons:
         yield (
-            f"  persons   {persons.number} in {persons.column}: {persons.median:g} rows each "
-            f"(median), at most {persons.largest}; rows without a person: {persons.missing}"
+            f"  persons   {persons.number} in {persons.column}; rows of each: median "
+            f"{persons.median:g}, largest {persons.largest}; rows without a person: "
+            f"{persons.missing}"
         )
     if file.ignored:
         yield f"  ignored   {', '.join(name or NAMELESS for name in file.ignored)}"
@@ -334,5 +331,5 @@ def _words(file: TriedFile) -> Iterator[str]:
 
 def _balance(file: TriedFile, label: TriedColumn) -> str:
     if file.classes:
-        return ", ".join(f"{name} {count}" for name, count in file.classes.items())
+        return ", ".join(f"{name}: {count}" for name, count in file.classes.items())
     return "no number" if file.mean is None else f"mean {file.mean:g}{_range(label)}"
