@@ -262,6 +262,15 @@ def test_dates_and_nested_cells_are_missing_numbers(places, client_log):
     assert tried.columns[0].most_unreadable == {"2022-01-08": 1, "1970-01-02": 1}
 
 
+def test_others_are_read_where_all_are_wanted(places):
+    Path("a.csv").write_bytes(b"x;krank;" + FORMS["semicolons"].replace(b"krank", b"y"))
+    file = read_table_file("a.csv", ["Ort"], ignore=None)
+    assert file.header == [*file.cells] == ["x", "krank", "Größe", "Ort", "y"]
+    assert file.cells["x"] == ["170.5", "180", ""]
+    assert (file.short, file.long) == (3, 0)
+    assert [*read_table_file("a.csv", ["y", "x"], ["Ort", "Größe", "krank"]).cells] == ["y", "x"]
+
+
 # --- columns that are left aside
 
 

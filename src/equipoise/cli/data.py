@@ -98,7 +98,7 @@ def data_bounds(
 
 @data.command(name="try")
 def data_try(
-    *files: str,
+    *files: Annotated[str, Parameter(help="your own CSV or Parquet files")],
     bounds: Annotated[Path, Parameter(help="TOML file with public bounds of every column")],
     label: Annotated[str, Parameter(help="the column to predict")],
     person: Annotated[

@@ -28,8 +28,8 @@ GZIP = b"\x1f\x8b"
 
 
 class TableFile(NamedTuple):
-    """The header of a file, and the cells of its declared columns by name. `short` and `long` are
-    how many lines have fewer or more cells than the header: these are filled or cut."""
+    """The header of a file, and the cells of its columns by name. `short` and `long` are how many
+    lines have fewer or more cells than the header: these are filled or cut."""
 
     header: list[str]
     cells: dict[str, list[str]]
@@ -51,8 +51,8 @@ class Form(NamedTuple):
 def read_table_file(
     path: str, names: Sequence[str], ignore: Collection[str] | None = ()
 ) -> TableFile:
-    """The named columns of a file; it must have these and, besides those to ignore (None: whatever
-    there is), no others, in any order."""
+    """The named columns of a file; it must have these and, besides those to ignore, no others, in
+    any order. With `ignore=None` it may have any others, and they are read as well."""
     file = (_read_parquet if _is_parquet(path) else _read_csv)(path, names, ignore)
     if not file.cells[names[0]]:
         raise DataError(
@@ -103,13 +103,19 @@ def _read_csv(path: str, names: Sequence[str], ignore: Collection[str] | None) -
         check_header(path, form.names, names, ignore)
         lines = _lines(file.read(), form.encoding)
     rows = [_row(line, form.separator) for line in lines]
-    places = {name: form.names.index(name) for name in names}
+    places = {name: form.names.index(name) for name in _wanted(form.names, names, ignore)}
     cells = {
         name: [row[at] if at < len(row) else "" for row in rows] for name, at in places.items()
     }
     width = len(form.names)
     short, long = (sum(len(row) < width for row in rows), sum(len(row) > width for row in rows))
     return TableFile(form.names, cells, short, long)
+
+
+def _wanted(
+    header: Sequence[str], names: Sequence[str], ignore: Collection[str] | None
+) -> Sequence[str]:
+    return names if ignore is not None else header
 
 
 @contextmanager
@@ -192,7 +198,8 @@ def _read_parquet(path: str, names: Sequence[str], ignore: Collection[str] | Non
     table = _parsed(path, lambda: pyarrow.parquet.read_table(path))
     header = list(table.column_names)
     check_header(path, header, names, ignore)
-    columns = {name: table.column(header.index(name)) for name in names}
+    wanted = _wanted(header, names, ignore)
+    columns = {name: table.column(header.index(name)) for name in wanted}
     return TableFile(header, {name: [*map(_cell, column)] for name, column in columns.items()})
 
 

@@ -151,13 +151,12 @@ def _several(value: Path | Sequence[Path]) -> tuple[str, ...]:
 
 
 def _tried(path: str, model: Model, person: str | None, bounds: str) -> TriedFile:
-    names = [*model.names, *([person] if person and person not in model.names else [])]
     try:
-        file = read_table_file(path, names, ignore=None)
+        file = read_table_file(path, model.names, ignore=None)
     except DataError as error:
         return TriedFile(path, str(error))
     coded = code_cells(file.cells, model)
-    others = [name for name in file.header if name not in names]
+    others = [name for name in file.header if name not in (*model.names, person)]
     tried = TriedFile(
         path,
         rows=len(coded.known),
@@ -166,11 +165,11 @@ def _tried(path: str, model: Model, person: str | None, bounds: str) -> TriedFil
         label=_column(model.label, file, coded),
         classes=_classes(model.label, file.cells[model.label.name]),
         mean=_mean(model.label, file.cells[model.label.name]),
-        persons=_persons(person, file.cells[person]) if person else None,
+        persons=_persons(person, file.cells[person]) if person in file.cells else None,
         undeclared=tuple(name for name in others if name not in model.ignore),
         ignored=tuple(name for name in others if name in model.ignore),
     )
-    refused = _refused(tried, names, file.header, model)
+    refused = _refused(tried, file.header, model, person)
     look = (*_look_at_rows(tried, file), *_look_at_columns(tried, file, model, bounds))
     return replace(tried, refused=refused, look=look)
 
@@ -224,13 +223,20 @@ def _persons(column: str, cells: list[str]) -> Persons:
     )
 
 
-def _refused(tried: TriedFile, names: Sequence[str], header: Sequence[str], model: Model) -> str:
+def _refused(tried: TriedFile, header: list[str], model: Model, person: str | None) -> str:
     """Why training would not take the file, or could learn nothing from it."""
+    if person and person not in header:
+        return f"person={person} is no column of {tried.file}, which has {_printed(header)}"
+    names = [*model.names, *([person] if person and person not in model.names else [])]
     try:
         check_header(tried.file, header, names, model.ignore)
     except DataError as error:
         return str(error)
     return "" if tried.kept else f"no row of {tried.file} has a declared label: none is left"
+
+
+def _printed(names: Sequence[str]) -> str:
+    return printable(", ".join(name or NAMELESS for name in names))
 
 
 def _look_at_rows(tried: TriedFile, file: TableFile) -> Iterator[str]:
@@ -319,7 +325,7 @@ def _words(file: TriedFile) -> Iterator[str]:
             f"{persons.missing}"
         )
     if file.ignored:
-        yield f"  ignored   {', '.join(name or NAMELESS for name in file.ignored)}"
+        yield f"  ignored   {_printed(file.ignored)}"
     width = max(map(len, (column.name for column in file.columns)))
     yield f"  {'':{width}}  filled  unreadable  clipped"
     for column in file.columns:
