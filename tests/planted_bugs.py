@@ -27,6 +27,7 @@ TESTS = [
         "other_algorithms",
         "training",
         "tables",
+        "table_files",
         "own_models",
         "own_data",
         "libsvm",
@@ -48,6 +49,7 @@ RECORD_TESTS = [
         "per_example",
         "passes",
         "tables",
+        "table_files",
         "records",
         "sampled",
         "lattice",
@@ -268,10 +270,10 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "a table with many records is refused",
-        "tasks/csv.py",
-        "    if not rows:\n",
-        "    if len(rows) > 100:\n        raise DataError(f'{path} has {len(rows)} records')\n    "
-        "if not rows:\n",
+        "tasks/table_file.py",
+        "    if not file.cells[names[0]]:\n",
+        "    if len(file.cells[names[0]]) > 100:\n        raise DataError(f'{path}: so many')\n"
+        "    if not file.cells[names[0]]:\n",
     ),
     (
         "a client's failure stops the run",
@@ -446,9 +448,27 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "one record: an open quote swallows the lines that follow",
-        "tasks/csv.py",
-        "_row(header)], [_row(line) for line in lines]",
-        '_row(header)], list(csv.reader(line.decode(errors="replace") for line in lines))',
+        "tasks/table_file.py",
+        "[_row(line, form.separator) for line in lines]",
+        "list(csv.reader(lines, delimiter=form.separator))",
+    ),
+    (
+        "one record: a foreign letter decides how all lines are decoded",
+        "tasks/table_file.py",
+        '[_decoded(line) for line in content.removesuffix(b"\\n").split(b"\\n")]',
+        '_decoded(content).removesuffix("\\n").split("\\n")',
+    ),
+    (
+        "one record: a decimal comma decides how all cells are read",
+        "tasks/bounds.py",
+        "[_number(cell, self.decimal) for cell in cells]",
+        '[_number(cell, "," if any("," in c for c in cells) else ".") for cell in cells]',
+    ),
+    (
+        "one record: rows decide on the separator",
+        "tasks/table_file.py",
+        "[_row(line, form.separator) for line in lines]",
+        '[_row(line, max(SEPARATORS, key="".join(lines).count)) for line in lines]',
     ),
     (
         "one record: a line that is no record changes the number of records",

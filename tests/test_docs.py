@@ -128,7 +128,7 @@ def flags_of(part):
 
 def test_flags_in_sentences_exist():
     parts = [app[name] for name in app if not name.startswith("-")]
-    parts += [app["data"][name] for name in ("check", "fetch", "bounds")]
+    parts += [app["data"][name] for name in ("check", "fetch", "bounds", "try")]
     parts += [app["store"][name] for name in ("merge", "show")]
     known = set().union(*map(flags_of, parts))
     assert {"--trust", "--simulate", "--columns", "--h-update"} <= known

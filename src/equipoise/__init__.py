@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from equipoise.sweeps.run import sweep
     from equipoise.tasks.own import accuracy, own_task
     from equipoise.tasks.task import Task
+    from equipoise.tasks.try_data import Tried, try_data
     from equipoise.training import evaluate, rounds, train
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Run",
     "Settings",
     "Task",
+    "Tried",
     "UnsafeModel",
     "accuracy",
     "compare_accountants",
@@ -54,6 +56,7 @@ __all__ = [
     "save",
     "sweep",
     "train",
+    "try_data",
 ]
 
 _names = lazy_names(
@@ -73,6 +76,7 @@ _names = lazy_names(
         "sweeps.run": "sweep",
         "tasks.own": "accuracy own_task",
         "tasks.task": "Task",
+        "tasks.try_data": "Tried try_data",
         "training": "evaluate rounds train",
     },
 )

@@ -7,7 +7,7 @@ from typing import Any
 from equipoise.algorithms.catalogue import algorithm_options
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.refusals import unknown_setting
-from equipoise.settings import SAME_CLIP, Settings
+from equipoise.settings import LISTS, SAME_CLIP, Settings
 
 
 def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     for name, value in document.items():
         if name not in known:
             raise InvalidValue(f"{place}: {unknown_setting(name, Settings)}")
-        if isinstance(value, list) and name not in ("data", "test", "proxy"):
+        if isinstance(value, list) and name not in LISTS:
             raise InvalidValue(
                 f"{place}: {name} is a list, but a run has one value; `equipoise sweep` takes lists"
             )

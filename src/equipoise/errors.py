@@ -17,9 +17,7 @@ class EquipoiseError(Exception):
     files may hold anything."""
 
     def __init__(self, sentence: str = "") -> None:
-        super().__init__(
-            "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in sentence)
-        )
+        super().__init__(printable(sentence))
 
 
 class InvalidValue(EquipoiseError, ValueError):
@@ -32,6 +30,11 @@ class UnsafeModel(EquipoiseError):
 
 class DataError(EquipoiseError):
     """Records are missing, malformed, or too few."""
+
+
+def printable(text: str) -> str:
+    """The text, with what cannot be printed escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def require(condition: bool, sentence: str) -> None:

@@ -67,6 +67,8 @@ def as_weights(value: Any) -> Any:
 
 Paths = Annotated[tuple[str, ...], BeforeValidator(as_paths)]
 Path = Annotated[str, BeforeValidator(_path)]
+Names = Annotated[tuple[str, ...], BeforeValidator(as_paths)]
+LISTS = ("data", "test", "proxy", "ignore")  # settings of one run that hold several values
 Returns = Literal["last", "average"]
 AlgorithmOptions = Annotated[dict[str, float | str], AfterValidator(HashableOptions)]
 
@@ -129,6 +131,12 @@ class Common(BaseModel):
         DATA,
         "TOML file with public bounds of every column (task csv; `equipoise data bounds` writes a "
         "template), or of index and label (task libsvm)",
+    )
+    ignore: Names = flag(
+        (),
+        DATA,
+        "columns of the files that are neither in bounds nor used, such as a name; files may lack "
+        "them (task csv)",
     )
     proxy: Paths = flag(
         (), DATA, "files with public records like the private ones (tasks csv and libsvm)"

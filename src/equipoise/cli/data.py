@@ -2,13 +2,15 @@
 
 import sys
 from json import dumps
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.progress import Progress
 
-from equipoise.cli.console import Json, errors, output
+from equipoise.cli.console import Json, errors, output, say
 from equipoise.cli.text import stock_lines
+from equipoise.errors import require
 
 data = App(name="data", help="See which data sets there are, fetch them, and describe your own.")
 
@@ -68,10 +70,59 @@ def data_bounds(
         Parameter(
             consume_multiple=True, negative=(), help="names of the columns, including the label"
         ),
-    ],
+    ] = (),
+    header: Annotated[
+        Path | None,
+        Parameter(
+            name="--from",
+            help="take the names from the header of this CSV or Parquet file, of which nothing "
+            "else is read",
+        ),
+    ] = None,
 ) -> None:
     """Print a template of the bounds file, to fill in by hand: ... --columns age sex outcome >
     bounds.toml"""
-    from equipoise.tasks.bounds import bounds_template
+    from equipoise.tasks.bounds import bounds_template, template_from
 
-    print(bounds_template(columns), end="")
+    require(
+        bool(columns) != bool(header),
+        "columns and from: name the columns (--columns age sex outcome), or give one file that "
+        "has them in its header (--from FILE)",
+    )
+    if header:
+        print(template_from(str(header)), end="")
+        say(f"the names are the first line of {header}: see that they are no record's")
+    else:
+        print(bounds_template(columns), end="")
+
+
+@data.command(name="try")
+def data_try(
+    *files: Annotated[str, Parameter(help="your own CSV or Parquet files")],
+    bounds: Annotated[Path, Parameter(help="TOML file with public bounds of every column")],
+    label: Annotated[str, Parameter(help="the column to predict")],
+    person: Annotated[
+        str | None, Parameter(help="the column that says whose a row is: counts the rows of each")
+    ] = None,
+    ignore: Annotated[
+        tuple[str, ...],
+        Parameter(
+            consume_multiple=True, negative=(), help="columns of the files that are left aside"
+        ),
+    ] = (),
+    json: Json = False,
+) -> None:
+    """Read your own CSV or Parquet files as training would, and say what becomes of them: rows that
+    are left out, cells that are clipped or filled, categories that were not declared.
+
+    For the owner's eyes only. Nothing is sent or saved. The exit code is 0 if all is fine, 1 if
+    there is something that a person should look at, 2 if a file cannot be used.
+
+    Example: equipoise data try hospital.csv --bounds bounds.toml --label readmitted
+    """
+    from equipoise.tasks.try_data import try_data
+
+    tried = try_data(files, bounds=bounds, label=label, person=person, ignore=ignore)
+    print(tried.to_json() if json else tried)
+    if tried.code:
+        sys.exit(tried.code)

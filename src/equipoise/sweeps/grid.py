@@ -18,7 +18,7 @@ from equipoise.algorithms.catalogue import algorithm_options
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.refusals import near_setting, shown
-from equipoise.settings import MOST_ITERATIONS, SAME_CLIP, Settings
+from equipoise.settings import LISTS, MOST_ITERATIONS, SAME_CLIP, Settings
 
 SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "options"}
 KNOWN = {"name", "seeds", "clip_norm", *Settings.model_fields, *algorithm_options()} - SET_BY_SWEEPS
@@ -125,7 +125,7 @@ def _trial(seed: int, local_steps: int, **given: Any) -> Settings:
 def _values(document: dict[str, Any], key: str, default: Any = None) -> list[Any]:
     value = document.get(key, default)
     value = value.tolist() if hasattr(value, "tolist") else value  # a NumPy array
-    several = isinstance(value, list | tuple | range) and key not in ("data", "test", "proxy")
+    several = isinstance(value, list | tuple | range) and key not in LISTS
     values = list(value) if several else [value]
     require(len(values) > 0, f"{key}=[] leaves nothing to run: give it a value")
     return [tuple(v) if isinstance(v, list) else v for v in values]

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError, require
+from equipoise.tasks.table_file import read_header
 
 LARGEST = 1e100  # a limit beyond is a slip
 TEMPLATE_HEAD = """\
@@ -18,7 +19,7 @@ TEMPLATE_HEAD = """\
 # private data. A number needs low and high; values outside are clipped to them. A category needs
 # the list of its values. `fill` stands in for a missing or unreadable cell; without it, the middle,
 # or "none of these". The label: two categories give logistic regression, more give multinomial, low
-# and high give least squares.
+# and high give least squares. Where 1.5 is written 1,5 in a file, say decimal = "," too.
 """
 TEMPLATE_COLUMN = """
 [{name}]
@@ -29,13 +30,15 @@ high = nan    # write instead: categories = ["a", "b"]
 
 @dataclass(frozen=True)
 class Column:
-    """A number in [low, high], or one of `categories`."""
+    """A number in [low, high], or one of `categories`. A number may be written with `decimal` in
+    place of its point."""
 
     name: str
     low: float = math.nan
     high: float = math.nan
     categories: tuple[str, ...] = ()
     fill: str | None = None
+    decimal: str = "."
 
     @property
     def width(self) -> int:
@@ -48,8 +51,8 @@ class Column:
 
     def _code_numbers(self, cells: list[str]) -> tuple[NDArray[np.float64], int]:
         middle = (self.low + self.high) / 2
-        fill = middle if self.fill is None else float(self.fill)
-        values = np.array([_number(cell) for cell in cells]).reshape(-1)
+        fill = middle if self.fill is None else _number(self.fill)
+        values = self.numbers(cells)
         missing, outside = np.isnan(values), (values < self.low) | (values > self.high)
         values = np.clip(np.where(missing, fill, values), self.low, self.high)
         coded = np.clip(
@@ -65,30 +68,48 @@ class Column:
         return (index[:, None] == np.arange(self.width)).astype(np.float64), int(unknown.sum())
 
     def readable(self, cells: list[str]) -> NDArray[np.bool_]:
-        """Which cells hold a number."""
-        return np.array([not math.isnan(_number(cell)) for cell in cells], dtype=bool).reshape(-1)
+        """Which cells hold a number, or a declared category."""
+        return self.index(cells) >= 0 if self.categories else ~np.isnan(self.numbers(cells))
+
+    def numbers(self, cells: list[str]) -> NDArray[np.float64]:
+        """Cells as numbers; NaN where a cell is none."""
+        return np.array([_number(cell, self.decimal) for cell in cells]).reshape(-1)
 
     def index(self, cells: list[str]) -> NDArray[np.int64]:
-        """Which category each cell is, by its text or, if both are numbers, by its value; -1 for
-        none of them."""
-        numbers = [_number(category) for category in self.categories]
-        where: dict[float | str, int] = {  # a missing cell makes a column real: 1 is 1.0 there
-            number: i
-            for i, number in enumerate(numbers)
-            if not math.isnan(number) and numbers.count(number) == 1
-        }
-        where |= {category: i for i, category in enumerate(self.categories)}
-        texts = [cell.strip() for cell in cells]
-        indices = [where.get(text, where.get(_number(text), -1)) for text in texts]
-        return np.array(indices, dtype=np.int64).reshape(-1)
+        """Which category each cell is; -1 for none of them. A cell is the category of the same
+        text; else the only one of the same letters, small or capital; else the only one of the same
+        value, where both are numbers: a missing cell makes a column real, and 1 is 1.0 there."""
+        texts = {category: i for i, category in enumerate(self.categories)}
+        words = _only([category.casefold() for category in self.categories])
+        values = _only([_number(category) for category in self.categories])
+
+        def place(text: str) -> int:
+            word = words.get(text.casefold(), -1)
+            return texts.get(
+                text, word if word >= 0 else values.get(_number(text, self.decimal), -1)
+            )
+
+        stripped = [cell.strip() for cell in cells]
+        places = {text: place(text) for text in {*stripped}}
+        return np.array([places[text] for text in stripped], dtype=np.int64).reshape(-1)
 
 
-def _number(cell: str) -> float:
+def _only(keys: list[Any]) -> dict[Any, int]:
+    """The place of every key that is there once; NaN is none."""
+    known = [key for key in keys if not (isinstance(key, float) and math.isnan(key))]
+    return {key: keys.index(key) for key in known if keys.count(key) == 1}
+
+
+TRUTH = {"true": 1.0, "false": 0.0}
+
+
+def _number(cell: str, decimal: str = ".") -> float:
+    """The number that a cell holds, NaN if none: true is 1 and false 0, as where a table keeps
+    booleans as numbers."""
     try:
-        value = float(cell)
+        return float(cell.replace(decimal, "."))
     except ValueError:
-        return math.nan
-    return value
+        return TRUTH.get(cell.strip().casefold(), math.nan)
 
 
 def read_text(path: str) -> str:
@@ -116,15 +137,21 @@ def parse_bounds(text: str, where: str) -> dict[str, Column]:
 
 
 def _column(where: str, name: str, entry: Any) -> Column:
-    if not isinstance(entry, dict) or set(entry) - {"low", "high", "categories", "fill"}:
-        raise DataError(f"{where}: expected low and high, or categories, and perhaps fill")
+    if not isinstance(entry, dict) or set(entry) - {"low", "high", "categories", "fill", "decimal"}:
+        raise DataError(
+            f"{where}: expected low and high, or categories, and perhaps fill and decimal"
+        )
     if ("categories" in entry) == ("low" in entry or "high" in entry):
         raise DataError(f"{where}: give either low and high, or categories")
     fill = None if "fill" not in entry else _text(entry["fill"])
+    decimal = entry.get("decimal", ".")
+    if decimal not in (".", ","):
+        raise DataError(f'{where}: decimal={decimal!r} is neither "." nor ","')
     if "categories" in entry:
-        return Column(name, categories=_categories(where, entry["categories"], fill), fill=fill)
+        categories = _categories(where, entry["categories"], fill)
+        return Column(name, categories=categories, fill=fill, decimal=decimal)
     low, high = _limits(where, entry, fill)
-    return Column(name, low, high, fill=fill)
+    return Column(name, low, high, fill=fill, decimal=decimal)
 
 
 def _categories(where: str, values: Any, fill: str | None) -> tuple[str, ...]:
@@ -174,15 +201,30 @@ def bounds_template(columns: tuple[str, ...]) -> str:
         not any("," in name for name in columns),
         "columns: separate the names by blanks, not by commas",
     )
-    require(len(set(columns)) == len(columns), f"columns={', '.join(columns)} repeats a name")
+    return _template(columns, f"columns={', '.join(columns)}")
+
+
+def template_from(path: str) -> str:
+    """A bounds file to fill in by hand, for the columns in the header of a file."""
+    columns = tuple(name for name in read_header(path) if name)
+    require(
+        all(math.isnan(_number(name)) for name in columns),
+        f"from={path}: its first line holds numbers, as a record does: give it a header, or name "
+        "the columns (--columns age sex outcome)",
+    )
+    return _template(columns, f"from={path}: its header")
+
+
+def _template(columns: tuple[str, ...], where: str) -> str:
+    require(len(set(columns)) == len(columns), f"{where} repeats a name")
     require(
         all(name.isprintable() and name for name in columns),
-        "columns: a name is empty or holds characters that cannot be printed",
+        f"{where}: a name is empty or holds characters that cannot be printed",
     )
-    return TEMPLATE_HEAD + "".join(TEMPLATE_COLUMN.format(name=_key(name)) for name in columns)
+    return TEMPLATE_HEAD + "".join(TEMPLATE_COLUMN.format(name=toml_key(name)) for name in columns)
 
 
-def _key(name: str) -> str:
+def toml_key(name: str) -> str:
     """A TOML key: bare where that is allowed, quoted elsewhere."""
     bare = name.isascii() and name.replace("-", "").replace("_", "").isalnum()
     return name if bare else '"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -103,10 +103,11 @@ def _checked(name: str, options: TaskOptions) -> TaskSpec:
             spec.takes.files or not getattr(options, option),
             f"{option} with task={name}, which brings its own records: leave it out",
         )
-    require(
-        spec.takes.columns or not options.label,
-        f"label with task={name}: only task csv reads columns; leave it out",
-    )
+    for option in ("label", "ignore"):
+        require(
+            spec.takes.columns or not getattr(options, option),
+            f"{option} with task={name}: only task csv reads columns; leave it out",
+        )
     require(
         spec.takes.columns or spec.takes.bounds or not options.bounds,
         f"bounds with task={name}: only tasks csv and libsvm read them; leave it out",

@@ -3,24 +3,20 @@
 Nothing public depends on what is in a private row: scaling, clipping, coding, L and mu follow from
 the bounds; a cell outside them is clipped or filled, a row with too few or too many cells is filled
 or cut, a record whose label is not declared is left out (or, where the unit is a record, stays as
-one that teaches nothing), and only the client's own log says how often.
-
-Nor does a row decide how another is read: in a CSV file every line after the first is one record,
-whatever it holds, so a quote that is not closed ends with its line, and a line break within quotes
-makes two records. A cell that cannot be read is a missing one.
+one that teaches nothing), and only the client's own log says how often. A cell that cannot be read
+is a missing one. `table_file.py` turns files into cells.
 """
 
-import csv
 import logging
 import math
-import sys
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from equipoise.errors import DataError, InvalidValue, UserCode, require
+from equipoise.errors import DataError, InvalidValue, require
 from equipoise.tasks.bounds import Column, parse_bounds, read_text
 from equipoise.tasks.linear import (
     LOGISTIC,
@@ -31,35 +27,53 @@ from equipoise.tasks.linear import (
     linear_measure,
     linear_task,
 )
+from equipoise.tasks.table_file import NAMELESS, read_table_file
 from equipoise.tasks.task import Measure, Table, Takes, Task, TaskOptions, TaskSpec
 
 log = logging.getLogger("equipoise.client")
 
 L2 = 0.01
 ITERATIONS = 64
-BOM = b"\xef\xbb\xbf"
 FEATURE_NORM = 1.0  # by construction: k columns of norm at most 1 each, divided by sqrt(k)
 
 
 class Model(NamedTuple):
-    """What the bounds file and the label decide: the loss, and how cells become numbers."""
+    """What the bounds file and the label decide: the loss, and how cells become numbers. `ignore`
+    are other columns that files may have."""
 
     link: Link
     columns: list[Column]
     label: Column
     text: str
+    ignore: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [*(column.name for column in self.columns), self.label.name]
+
+
+class Coded(NamedTuple):
+    """What training makes of the cells of a file: all its records, which of them have a declared
+    label, and how many cells of each column were clipped or filled."""
+
+    table: Table
+    known: NDArray[np.bool_]
+    changed: dict[str, int]
+
+    def __repr__(self) -> str:
+        return f"Coded({self.table!r})"
 
 
 def tables(options: TaskOptions) -> Task:
     """The task `csv`: logistic, multinomial or least squares, as the label's entry in the bounds
     says."""
-    model, number = _model(options), _number(options)
+    model, number = table_model(options), _number(options)
     return _task(options, model, [_private(options, model, i) for i in range(number)])
 
 
 def table_alone(options: TaskOptions, client: int) -> Task:
     """The same task with one client: the files of the others are counted and not opened."""
-    model, number = _model(options), _number(options)
+    model, number = table_model(options), _number(options)
     require(0 <= client < number, f"client={client} is not one of the {number} clients, from 0")
     private = [_empty(model)] * number
     private[client] = _private(options, model, client)
@@ -76,7 +90,7 @@ def tables_to_plan(options: TaskOptions) -> Task:
         raise InvalidValue(
             "task=csv has one client per file: give clients, or the files, which are only counted"
         )
-    model = _model(options)
+    model = table_model(options)
     return _task(options, model, [_empty(model)] * number)
 
 
@@ -116,6 +130,7 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
         joined([_read_table(path, model) for path in paths])
         for paths in (options.test, options.proxy)
     )
+    left_aside = ", ".join(name or NAMELESS for name in model.ignore)
     return linear_task(
         "csv",
         (private, proxy),
@@ -127,17 +142,20 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
         public=(
             f"the names and bounds of the columns, from {options.bounds}",
             "that every client has a table with these columns and at least one record",
+            *([f"other columns that files may have: {left_aside}"] if left_aside else []),
             *(["the test records"] if options.test else []),
         ),
         iterations=ITERATIONS,
         sizes_public=False,
-        reading={"bounds": model.text, "label": model.label.name},
+        reading={"bounds": model.text, "label": model.label.name, "ignore": [*model.ignore]},
     )
 
 
-def tables_measure(files: tuple[str, ...], bounds: str, label: str) -> Measure:
+def tables_measure(
+    files: tuple[str, ...], bounds: str, label: str, ignore: Sequence[str] = ()
+) -> Measure:
     """Error and loss on the records of `files`, read as the text `bounds` of a bounds file says."""
-    model = _model_from(bounds, label, "the bounds of this run")
+    model = _model_from(bounds, label, "the bounds of this run", ignore)
     table = joined([_read_table(path, model) for path in files])
     if table is None:
         raise DataError("the run has no public test records: give --data FILE")
@@ -146,21 +164,25 @@ def tables_measure(files: tuple[str, ...], bounds: str, label: str) -> Measure:
 
 def own_records(options: TaskOptions, path: str) -> tuple[Table, Link]:
     """The records of one client's own file, for its own use."""
-    model = _model(options)
+    model = table_model(options)
     return _read_table(path, model), model.link
 
 
-def _model(options: TaskOptions) -> Model:
+def table_model(options: TaskOptions) -> Model:
+    """What the options say of tables, before a file is opened."""
     require(
         options.bounds is not None,
         "task=csv needs bounds, public knowledge about the columns (--bounds bounds.toml)",
     )
     require(options.label is not None, "task=csv needs label, the column to predict (--label NAME)")
-    return _model_from(read_text(str(options.bounds)), str(options.label), str(options.bounds))
+    bounds = str(options.bounds)
+    return _model_from(read_text(bounds), str(options.label), bounds, options.ignore)
 
 
-def _model_from(text: str, name: str, where: str) -> Model:
+def _model_from(text: str, name: str, where: str, ignore: Sequence[str]) -> Model:
     columns = parse_bounds(text, where)
+    for both in columns.keys() & {*ignore}:
+        raise DataError(f"ignore={both} is declared in {where}: take it out of one of the two")
     if name not in columns:
         raise DataError(f"label={name!r} is not in {where}, which has {', '.join(columns)}")
     label = columns.pop(name)
@@ -172,126 +194,49 @@ def _model_from(text: str, name: str, where: str) -> Model:
         link = least_squares((label.high - label.low) / 2)
     else:
         link = LOGISTIC if label.width == 2 else MULTINOMIAL
-    return Model(link, list(columns.values()), label, text)
+    return Model(link, list(columns.values()), label, text, tuple(ignore))
 
 
 def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
     """The records of a file. With `keep_all` those without a declared label stay, all zero: no
     record decides on the number."""
-    cells = _read_cells(path, [*(column.name for column in model.columns), model.label.name])
+    file = read_table_file(path, model.names, model.ignore)
+    table, known, changed = code_cells(file.cells, model)
+    log.info(
+        "%s: %d records, of which %d left out (label missing or not declared); cells clipped or "
+        "filled: %s",
+        path,
+        len(known),
+        int((~known).sum()),
+        ", ".join(f"{name} {count}" for name, count in changed.items()),
+    )
+    if not known.any():
+        log.warning(
+            "%s: NO RECORD IS LEFT, so that it teaches nothing: `equipoise data try` says why", path
+        )
+    return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
+
+
+def code_cells(cells: dict[str, list[str]], model: Model) -> Coded:
+    """The cells of a file, by column, as numbers: what the bounds say of them."""
     coded = {column.name: column.code(cells[column.name]) for column in model.columns}
     parts = [numbers for numbers, _ in coded.values()]
     features = np.hstack([*parts, np.full((len(parts[0]), 1), math.sqrt(len(parts)))]) / math.sqrt(
         len(parts)
     )
     changed = {name: count for name, (_, count) in coded.items()}
-    known = np.ones(len(features), dtype=bool)
-    label = model.label
+    label, labels = model.label, cells[model.label.name]
     if label.categories:
-        index = label.index(cells[label.name])
-        known = index >= 0
+        index = label.index(labels)
         targets = (
             (index[:, None] == 1)
             if label.width == 2
             else (index[:, None] == np.arange(label.width))
         )
     else:
-        targets, changed[label.name] = label.code(cells[label.name])
-        known = label.readable(cells[label.name])
-    log.info(
-        "%s: %d records, of which %d left out (label missing or not declared); cells clipped or "
-        "filled: %s",
-        path,
-        len(features),
-        int((~known).sum()),
-        ", ".join(f"{name} {count}" for name, count in changed.items()),
-    )
+        targets, changed[label.name] = label.code(labels)
     table = Table(features, targets.astype(np.float64))
-    return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
-
-
-def _read_cells(path: str, names: list[str]) -> dict[str, list[str]]:
-    """The named columns of a file, as text; the file must have these columns and no others, in any
-    order."""
-    read = _read_parquet if Path(path).suffix in (".parquet", ".pq") else _read_csv
-    header, rows = read(path)
-    _check_header(path, header, names)
-    if not rows:
-        raise DataError(
-            f"{path} has a header and no records: a client without records cannot take part"
-        )
-    return {name: _cells_at(rows, header.index(name)) for name in names}
-
-
-def _cells_at(rows: list[list[str]], place: int) -> list[str]:
-    return [row[place] if place < len(row) else "" for row in rows]
-
-
-def _check_header(path: str, header: list[str], names: list[str]) -> None:
-    if len(header) == 1 < len(names) and ";" in header[0]:
-        raise DataError(f"{path} looks separated by semicolons: save it with commas")
-    if sorted(header) != sorted(names):
-        raise DataError(
-            f"{path} does not have the columns of the bounds file: it {_difference(header, names)}"
-        )
-
-
-def _difference(header: list[str], names: list[str]) -> str:
-    missing = [name for name in names if name not in header]
-    if missing:  # the first line may be no header, but a record: it is not shown
-        return f"lacks {', '.join(missing)}"
-    extra = [name for name in header if name not in names]
-    return f"has {', '.join(extra)} besides" if extra else "repeats a column"
-
-
-def _read_csv(path: str) -> tuple[list[str], list[list[str]]]:
-    csv.field_size_limit(sys.maxsize)
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"data={path}: {error.strerror}") from None
-    header, *lines = content.removeprefix(BOM).removesuffix(b"\n").split(b"\n")
-    if not header.strip():
-        raise DataError(
-            f"data={path} is empty, or its first line is: expected a header with the names of the "
-            "columns"
-        )
-    if b"\r" in header.rstrip(b"\r"):  # then what is taken for the header holds records
-        raise DataError(f"data={path}: its lines end in CR alone; save it with line feeds")
-    return [name.strip() for name in _row(header)], [_row(line) for line in lines]
-
-
-def _row(line: bytes) -> list[str]:
-    """The cells of one line, whatever is in it: no line is a mistake, or the whole file would
-    depend on it."""
-    text = line.decode(errors="replace").replace("\r", " ")
-    return next(csv.reader([text])) if '"' in text else text.split(",")
-
-
-def _read_parquet(path: str) -> tuple[list[str], list[list[str]]]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(
-            f"data={path}: reading Parquet needs pyarrow: pip install 'equipoise[parquet]'"
-        ) from None
-    with UserCode() as tried:  # what a parser says may hold cells
-        table = pyarrow.parquet.read_table(path)
-    if tried.kind:
-        raise DataError(f"data={path} is not a Parquet file")
-    columns = [[_cell(scalar) for scalar in column] for column in table.columns]
-    return list(table.column_names), [list(row) for row in zip(*columns, strict=True)]
-
-
-def _cell(scalar: Any) -> str:
-    """As a CSV file would write it; what Python cannot hold, such as a far date, is a missing
-    cell."""
-    with UserCode():  # a cell must not stop a run, nor stand in an error
-        value = scalar.as_py()
-        text = "" if value is None else str(value)
-        return text.lower() if isinstance(value, bool) else text
-    return ""
+    return Coded(table, label.readable(labels), changed)
 
 
 SPEC = TaskSpec(

@@ -137,6 +137,7 @@ class TaskOptions:
     public_l2    regulariser of what public records alone teach; None: as l2
     label        the column to predict
     bounds       the file with public knowledge about columns
+    ignore       columns of the files that are left aside
     test_share   the share of the records of the task's one file that are declared a public test
                  set; they are not trained on
     proxy        files with public records like the private ones, to plan on
@@ -157,6 +158,7 @@ class TaskOptions:
     test: tuple[str, ...] = ()
     label: str | None = None
     bounds: str | None = None
+    ignore: tuple[str, ...] = ()
     proxy: tuple[str, ...] = ()
     public_records: int = 0
     test_share: float = 0.0
