@@ -19,25 +19,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from equipoise.errors import DataError, InvalidValue, UserCode, require
 from equipoise.tasks.bounds import Column, parse_bounds, read_text
 from equipoise.tasks.linear import (
     LOGISTIC,
     MULTINOMIAL,
+    LinearMeasure,
     Link,
     joined,
     least_squares,
     linear_measure,
     linear_task,
 )
-from equipoise.tasks.task import Measure, Table, Takes, Task, TaskOptions, TaskSpec
+from equipoise.tasks.task import Table, Takes, Task, TaskOptions, TaskSpec
 
 log = logging.getLogger("equipoise.client")
 
 L2 = 0.01
 ITERATIONS = 64
 BOM = b"\xef\xbb\xbf"
+MOST_GROUPS = 50
+NO_GROUP = "(none)"  # of a record whose cell is empty or not declared
+Cells = dict[str, list[str]]
 FEATURE_NORM = 1.0  # by construction: k columns of norm at most 1 each, divided by sqrt(k)
 
 
@@ -48,6 +53,20 @@ class Model(NamedTuple):
     columns: list[Column]
     label: Column
     text: str
+
+    @property
+    def names(self) -> list[str]:
+        """Of all columns, the label last."""
+        return [*(column.name for column in self.columns), self.label.name]
+
+    def groups(self, cells: list[str], name: str) -> list[str]:
+        """The group of every record by its cell in the column `name`: the category that is
+        declared, or else the text."""
+        declared = {column.name: column for column in (*self.columns, self.label)}.get(name)
+        if declared is None or not declared.categories:
+            return [cell.strip() or NO_GROUP for cell in cells]
+        categories = (*declared.categories, NO_GROUP)  # an index of -1 is the last
+        return [categories[i] for i in declared.index(cells)]
 
 
 def tables(options: TaskOptions) -> Task:
@@ -112,11 +131,13 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
         not options.public_records,
         "public_records: no record of task csv is public; give --proxy FILE to plan on",
     )
-    test, proxy = (
-        joined([_read_table(path, model) for path in paths])
-        for paths in (options.test, options.proxy)
+    require(
+        options.groups is None or len(options.test) > 0,
+        f"groups={options.groups} without public test records: give --test FILE, or leave it out",
     )
-    return linear_task(
+    test, groups = _test_records(options.test, model, options.groups)
+    proxy = joined([_read_table(path, model) for path in options.proxy])
+    task = linear_task(
         "csv",
         (private, proxy),
         test,
@@ -131,17 +152,29 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
         ),
         iterations=ITERATIONS,
         sizes_public=False,
+        names=model.label.categories,
         reading={"bounds": model.text, "label": model.label.name},
     )
+    return replace(task, measure=_grouped(task.measure, groups, options.groups))
 
 
-def tables_measure(files: tuple[str, ...], bounds: str, label: str) -> Measure:
-    """Error and loss on the records of `files`, read as the text `bounds` of a bounds file says."""
+def tables_measure(
+    files: tuple[str, ...], groups: str | None, optional: bool, bounds: str, label: str
+) -> LinearMeasure:
+    """Error and loss on the records of `files`, read as the text `bounds` of a bounds file says,
+    and by the groups of a column, which, if it is optional, the files need not have."""
     model = _model_from(bounds, label, "the bounds of this run")
-    table = joined([_read_table(path, model) for path in files])
+    table, names = _test_records(files, model, groups, optional)
     if table is None:
         raise DataError("the run has no public test records: give --data FILE")
-    return linear_measure(table, model.link)
+    measure = linear_measure(table, model.link, model.label.categories)
+    grouped: LinearMeasure = _grouped(measure, names, groups)
+    return grouped
+
+
+def _grouped(measure: Any, groups: tuple[str, ...], column: str | None) -> Any:
+    """The measure, by these groups of its records, if there are any."""
+    return replace(measure, groups=groups, grouped_by=column) if groups else measure
 
 
 def own_records(options: TaskOptions, path: str) -> tuple[Table, Link]:
@@ -178,7 +211,36 @@ def _model_from(text: str, name: str, where: str) -> Model:
 def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
     """The records of a file. With `keep_all` those without a declared label stay, all zero: no
     record decides on the number."""
-    cells = _read_cells(path, [*(column.name for column in model.columns), model.label.name])
+    table, known = _table(path, model, _read_cells(path, model.names))
+    return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
+
+
+def _test_records(
+    paths: tuple[str, ...], model: Model, column: str | None, optional: bool = False
+) -> tuple[Table | None, tuple[str, ...]]:
+    """The records of public files, and the group of each by `column`, which the bounds need not
+    declare, and which, if it is optional, every file must have or there are no groups."""
+    tables, groups = [], list[str]()
+    for path in paths:
+        cells = _read_cells(path, model.names, column)
+        table, known = _table(path, model, cells)
+        tables.append(table.rows(known))
+        if column and column in cells:
+            names = model.groups(cells[column], column)
+            groups += [name for name, kept in zip(names, known, strict=True) if kept]
+        elif column and not optional:
+            raise DataError(f"{path} lacks {column}, the column of groups")
+    require(
+        len({*groups}) <= MOST_GROUPS,
+        f"groups={column} has {len({*groups})} different values in the test records: give a column "
+        f"with at most {MOST_GROUPS}",
+    )
+    whole = len(groups) == sum(len(table.features) for table in tables)
+    return joined(tables), tuple(groups) if whole else ()
+
+
+def _table(path: str, model: Model, cells: Cells) -> tuple[Table, NDArray[np.bool_]]:
+    """All records of a file, and which of them have a declared label."""
     coded = {column.name: column.code(cells[column.name]) for column in model.columns}
     parts = [numbers for numbers, _ in coded.values()]
     features = np.hstack([*parts, np.full((len(parts[0]), 1), math.sqrt(len(parts)))]) / math.sqrt(
@@ -206,15 +268,16 @@ def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
         int((~known).sum()),
         ", ".join(f"{name} {count}" for name, count in changed.items()),
     )
-    table = Table(features, targets.astype(np.float64))
-    return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
+    return Table(features, targets.astype(np.float64)), known
 
 
-def _read_cells(path: str, names: list[str]) -> dict[str, list[str]]:
+def _read_cells(path: str, names: list[str], may_have: str | None = None) -> Cells:
     """The named columns of a file, as text; the file must have these columns and no others, in any
-    order."""
+    order, except one that it may have."""
     read = _read_parquet if Path(path).suffix in (".parquet", ".pq") else _read_csv
     header, rows = read(path)
+    if may_have and may_have in header and may_have not in names:
+        names = [*names, may_have]
     _check_header(path, header, names)
     if not rows:
         raise DataError(
