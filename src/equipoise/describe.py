@@ -73,8 +73,8 @@ def measure_lines(measures: Measures, parts: bool = True) -> list[str]:
 def measure_facts(measures: Measures, parts: bool = True) -> list[tuple[str, str]]:
     """Every measure with its interval; each group by those that it is shown by; and how clients
     differ."""
-    if measures.unknown:
-        return [("measures", f"not known: {measures.unknown}")]
+    if why := measures.unknown or _too_few(measures):
+        return [("measures", f"not known: {why}")]
     facts = [(heading, text) for heading, names in HEADINGS if (text := _told(measures, names))]
     if measures.threshold is not None:
         facts.append((f"at p >= {measures.threshold:g}", _at_threshold(measures)))
@@ -83,6 +83,11 @@ def measure_facts(measures: Measures, parts: bool = True) -> list[tuple[str, str
         facts.append((heading, f"{part.name} ({number_of(part.records, 'record')}): {_part(part)}"))
         heading = ""
     return facts + _clients(measures)
+
+
+def _too_few(measures: Measures) -> str:
+    few = all(estimate.value is None for estimate in measures.estimates.values())
+    return f"{number_of(measures.records, 'test record')} are too few" if few else ""
 
 
 HEADINGS = (

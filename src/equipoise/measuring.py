@@ -221,11 +221,11 @@ def _of_many(seen: Predictions) -> Formulas:
     """`output` is [n, classes]. Of ranks the mean over those classes, against all others, that the
     records have; of accuracies over classes the same."""
     is_class = seen.truth[:, None] == np.arange(seen.classes)
-    there = np.flatnonzero(is_class.any(0))
-    rankings = [Ranking(seen.output[:, k], is_class[:, k]) for k in there]
+    known = np.flatnonzero(is_class.any(0))
+    rankings = [Ranking(seen.output[:, k], is_class[:, k]) for k in known]
     sure, right = _sure(seen)
     bins, square = _bins(sure), ((seen.output - is_class) ** 2).sum(1)
-    each = is_class[:, there].astype(np.float64)
+    each = is_class[:, known].astype(np.float64)
     hits = each * right[:, None]
 
     def values(weights: Array) -> Values:
@@ -355,7 +355,7 @@ class Recalibration:
 
     def __init__(self, p: Array, yes: NDArray[np.bool_]) -> None:
         logits = logit(np.clip(p, 1e-12, 1 - 1e-12))
-        self._scale = max(float(logits.std()), 1e-300)
+        self._scale = float(logits.std()) or 1.0
         ones = np.ones((len(p), 1))
         self._tilted = Logistic(np.hstack([ones, logits[:, None] / self._scale]), 0 * logits, yes)
         self._shifted = Logistic(ones, logits, yes)

@@ -91,7 +91,7 @@ def load_measure(
     spec, files = task_spec(name), data or options.test
     _check_groups(spec, groups)
     if spec.takes.columns and spec.measure:
-        return spec.measure(files, groups or options.groups, groups is None, **reading)
+        return spec.measure(files, groups, options.groups, **reading)
     if spec.measure and files:
         return spec.measure(files, **reading)
     require(not data, f"data with task={name}, which brings its own records: leave it out")

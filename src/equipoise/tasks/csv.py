@@ -159,16 +159,16 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
 
 
 def tables_measure(
-    files: tuple[str, ...], groups: str | None, optional: bool, bounds: str, label: str
+    files: tuple[str, ...], groups: str | None, usual: str | None, bounds: str, label: str
 ) -> LinearMeasure:
     """Error and loss on the records of `files`, read as the text `bounds` of a bounds file says,
-    and by the groups of a column, which, if it is optional, the files need not have."""
+    and by groups as in `_test_records`."""
     model = _model_from(bounds, label, "the bounds of this run")
-    table, names = _test_records(files, model, groups, optional)
+    table, names = _test_records(files, model, groups, usual)
     if table is None:
         raise DataError("the run has no public test records: give --data FILE")
     measure = linear_measure(table, model.link, model.label.categories)
-    grouped: LinearMeasure = _grouped(measure, names, groups)
+    grouped: LinearMeasure = _grouped(measure, names, groups or usual)
     return grouped
 
 
@@ -216,27 +216,26 @@ def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
 
 
 def _test_records(
-    paths: tuple[str, ...], model: Model, column: str | None, optional: bool = False
+    paths: tuple[str, ...], model: Model, groups: str | None, usual: str | None = None
 ) -> tuple[Table | None, tuple[str, ...]]:
-    """The records of public files, and the group of each by `column`, which the bounds need not
-    declare, and which, if it is optional, every file must have or there are no groups."""
-    tables, groups = [], list[str]()
+    """The records of public files, and the group of each by the column `groups`, which the bounds
+    need not declare; or else by the `usual` one, where all files have that."""
+    tables, names = [], list[str]()
+    column = groups or usual
     for path in paths:
-        cells = _read_cells(path, model.names, column)
+        cells = _read_cells(path, model.names, tuple(filter(None, (groups, usual))), groups)
         table, known = _table(path, model, cells)
         tables.append(table.rows(known))
-        if column and column in cells:
-            names = model.groups(cells[column], column)
-            groups += [name for name, kept in zip(names, known, strict=True) if kept]
-        elif column and not optional:
-            raise DataError(f"{path} lacks {column}, the column of groups")
+        if column in cells:
+            every = model.groups(cells[column], column)
+            names += [name for name, kept in zip(every, known, strict=True) if kept]
     require(
-        len({*groups}) <= MOST_GROUPS,
-        f"groups={column} has {len({*groups})} different values in the test records: give a column "
+        len({*names}) <= MOST_GROUPS,
+        f"groups={column} has {len({*names})} different values in the test records: give a column "
         f"with at most {MOST_GROUPS}",
     )
-    whole = len(groups) == sum(len(table.features) for table in tables)
-    return joined(tables), tuple(groups) if whole else ()
+    whole = len(names) == sum(len(table.features) for table in tables)
+    return joined(tables), tuple(names) if whole else ()
 
 
 def _table(path: str, model: Model, cells: Cells) -> tuple[Table, NDArray[np.bool_]]:
@@ -271,13 +270,16 @@ def _table(path: str, model: Model, cells: Cells) -> tuple[Table, NDArray[np.boo
     return Table(features, targets.astype(np.float64)), known
 
 
-def _read_cells(path: str, names: list[str], may_have: str | None = None) -> Cells:
+def _read_cells(
+    path: str, names: list[str], may_have: tuple[str, ...] = (), groups: str | None = None
+) -> Cells:
     """The named columns of a file, as text; the file must have these columns and no others, in any
-    order, except one that it may have."""
+    order, except those that it may have, and that of the groups, if there is one."""
     read = _read_parquet if Path(path).suffix in (".parquet", ".pq") else _read_csv
     header, rows = read(path)
-    if may_have and may_have in header and may_have not in names:
-        names = [*names, may_have]
+    if groups and groups not in header:
+        raise DataError(f"{path} lacks {groups}, the column of groups")
+    names = [*names, *({*may_have} & {*header} - {*names})]
     _check_header(path, header, names)
     if not rows:
         raise DataError(

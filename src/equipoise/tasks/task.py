@@ -320,7 +320,7 @@ class TaskSpec:
                   deals records that lie together
     load_to_plan  the task as a planner may see it: without any private record
     measure       (files, reading) -> Measure, for tasks that read files of one's own; where these
-                  have columns (files, groups, whether the files may lack that column, reading)
+                  have columns (files, groups, groups of the run, reading)
     own_records   the records of one file of a client, and their link, for that client's own use
     own_files     whether private records come from files of the user
     pools_itself  whether a planner may take some of its records for public without being told:
