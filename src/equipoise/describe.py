@@ -78,6 +78,7 @@ def measure_facts(measures: Measures, parts: bool = True) -> list[tuple[str, str
     facts = [(heading, text) for heading, names in HEADINGS if (text := _told(measures, names))]
     if measures.threshold is not None:
         facts.append((f"at p >= {measures.threshold:g}", _at_threshold(measures)))
+    facts.append(("", _of_which(measures)))
     heading = f"by {measures.grouped_by}"
     for part in measures.groups if parts else ():
         facts.append((heading, f"{part.name} ({number_of(part.records, 'record')}): {_part(part)}"))
@@ -107,14 +108,19 @@ def _told(measures: Measures, names: Sequence[str]) -> str:
 
 
 def _at_threshold(measures: Measures) -> str:
-    """Sensitivity to what, and how many of it there are."""
     what = f" to {measures.positive}" if measures.positive else ""
     return (
         f"sensitivity{what} {estimate_text(measures['sensitivity'])}, "
-        f"specificity {estimate_text(measures['specificity'])}; "
-        f"specificity {estimate_text(measures['specificity_at_90'])} at sensitivity 0.9; "
-        f"{measures.positives} of {number_of(measures.records, 'record')} positive"
+        f"specificity {estimate_text(measures['specificity'])}, "
+        f"{estimate_text(measures['specificity_at_90'])} at sensitivity 0.9"
     )
+
+
+def _of_which(measures: Measures) -> str:
+    records = number_of(measures.records, "test record")
+    if measures.positives is not None:
+        records = f"{measures.positives} of {records} positive"
+    return f"{records}; in brackets 95 % intervals" if measures.resamples else records
 
 
 def _part(part: Part) -> str:

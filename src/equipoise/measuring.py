@@ -150,8 +150,8 @@ def _intervals_of_shares(
     """Of shares of records: Wilson's (1927), which holds where all or none of a few are right."""
     number = len(seen.truth)
     positives = int(seen.truth.sum()) if seen.classes == 2 else 0
-    of = {"accuracy": number, "sensitivity": positives, "specificity": number - positives}
-    return {name: wilson(known[name], of[name]) for name in of if name in known}
+    among = {"accuracy": number, "sensitivity": positives, "specificity": number - positives}
+    return {name: wilson(known[name], among[name]) for name in among if name in known}
 
 
 def wilson(share: float, number: int) -> tuple[float, float]:
@@ -196,7 +196,7 @@ def _of_two(seen: Predictions, threshold: float) -> Formulas:
     p, yes = seen.output, seen.truth == 1
     recalibration, ranking, bins = Recalibration(p, yes), Ranking(p, yes), _bins(p)
     square, right = (p - yes) ** 2, (p >= 0.5) == yes
-    found, spared = yes & (p >= threshold), ~yes & (p < threshold)
+    caught, spared = yes & (p >= threshold), ~yes & (p < threshold)
 
     def values(weights: Array) -> Values:
         curve = ranking.curve(weights)
@@ -209,7 +209,7 @@ def _of_two(seen: Predictions, threshold: float) -> Formulas:
                 "calibration_slope": recalibration.slope(weights),
                 "calibration_intercept": recalibration.intercept(weights),
                 "accuracy": _mean(right, weights),
-                "sensitivity": weights @ found / (weights @ yes),
+                "sensitivity": weights @ caught / (weights @ yes),
                 "specificity": weights @ spared / (weights @ ~yes),
                 "specificity_at_90": curve.specificity_at(SENSITIVITY),
             }
