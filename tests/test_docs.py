@@ -86,7 +86,7 @@ def test_commands_print_what_the_readme_shows(block, tmp_path, monkeypatch, caps
     ).rstrip()
     measured = re.compile(r"^(ranking|classes|calibration|at p >=) .*", re.MULTILINE)
     printed, shown = (
-        measured.sub(lambda line: re.sub(r"-?\d+\.\d{3}", "#", line[0]), text)
+        measured.sub(lambda line: re.sub(r"-?\d+\.[\de-]+( \[.*?\])?", "#", line[0]), text)
         for text in (printed, shown)
     )
     if " plan " in command:

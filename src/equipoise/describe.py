@@ -159,18 +159,20 @@ def _clients(measures: Measures) -> list[tuple[str, str]]:
 TOO_FEW = "too few"
 
 
-def estimate_text(estimate: Estimate) -> str:
+def estimate_text(estimate: Estimate, digits: int = 3) -> str:
     """A value, and in brackets its 95 % interval."""
     if estimate.value is None:
         return TOO_FEW
-    text = _decimal(estimate.value)
+    text = _decimal(estimate.value, digits)
     if estimate.low is None or estimate.high is None:
         return text
-    return f"{text} [{_decimal(estimate.low)}, {_decimal(estimate.high)}]"
+    return f"{text} [{_decimal(estimate.low, digits)}, {_decimal(estimate.high, digits)}]"
 
 
-def _decimal(value: float) -> str:
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"
+def _decimal(value: float, digits: int) -> str:
+    """So many decimals; of numbers that are large, or too small for these, significant digits."""
+    fits = value == 0 or 10**-digits <= abs(value) < 100
+    return f"{value:.{digits}f}" if fits else f"{value:.{digits}g}"
 
 
 def _returns(result: Result) -> list[tuple[str, str]]:

@@ -41,7 +41,7 @@ MEASURES: dict[str, MeasureSpec] = {
 }
 LEADING = ("auroc", "accuracy", "rmse")
 """Of these the first that is there stands for all, where there is room for one."""
-SHORT = ("auroc", "sensitivity", "specificity", "brier", "balanced_accuracy", "rmse", "mae", "r2")
+SHORT = ("auroc", "sensitivity", "specificity", "balanced_accuracy", "rmse", "mae", "r2")
 """Those that a group is shown by."""
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from equipoise.describe import estimate_text, interval, number
-from equipoise.measures import MEASURES, SHORT, Estimate, Measures
+from equipoise.measures import MEASURES, SHORT, Measures
 from equipoise.planning.plan import Plan, Prediction
 from equipoise.result import Result
 from equipoise.settings import Run
@@ -38,13 +38,13 @@ def groups_table(measures: Measures | None) -> Table | None:
     if not measures or not measures.groups:
         return None
     shown = [name for name in SHORT if name in measures.estimates]
-    title = f"by {measures.grouped_by}, in brackets 95 % of what may be"
+    title = f"by {measures.grouped_by}, in brackets 95 % intervals"
     table = Table(title=title, title_justify="left", **TIGHT)
     table.add_column(measures.grouped_by, no_wrap=True)
     for heading in ("records", *(MEASURES[name].words for name in shown)):
         table.add_column(heading, justify="right", no_wrap=True)
     for part in measures.groups:
-        values = (estimate_text(part.estimates.get(name, Estimate(None))) for name in shown)
+        values = (estimate_text(part.estimates[name], digits=2) for name in shown)
         table.add_row(part.name, str(part.records), *values)
     return table
 
