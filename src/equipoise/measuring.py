@@ -24,6 +24,10 @@ WORK = 20_000_000  # weights times classes, beyond which there are fewer resampl
 AT_ONCE = 100_000  # weights, which a processor's cache holds
 FEWEST = 10  # records, below which nothing is said
 FEWEST_OF_A_CLASS = 5  # below which nothing is said that is about this class
+COMPARING = (  # both classes
+    *("auroc", "average_precision", "specificity_at_90"),
+    *("calibration_slope", "calibration_intercept"),
+)
 SENSITIVITY = 0.9  # of specificity_at_90
 BINS = 10  # of the calibration error
 Z = 1.959963984540054  # of a 95 % interval
@@ -68,7 +72,12 @@ def _affordable(seen: Predictions, resamples: int) -> int:
 
 def _estimates(seen: Predictions, threshold: float, resamples: int) -> Estimates:
     """Values, and intervals where resamples are asked for. What too few records, or answers that
-    are not finite, leave unknown has no value."""
+    are not finite, leave unknown has no value: then formulas may divide by zero, or overflow."""
+    with np.errstate(all="ignore"):
+        return _known_estimates(seen, threshold, resamples)
+
+
+def _known_estimates(seen: Predictions, threshold: float, resamples: int) -> Estimates:
     if not np.isfinite(seen.output).all():
         return {}
     formulas = _formulas(seen, threshold)
@@ -80,7 +89,7 @@ def _estimates(seen: Predictions, threshold: float, resamples: int) -> Estimates
     if resamples and known:
         drawn = _drawn(formulas, seen, _affordable(seen, resamples))
         ends = {name: _percentiles(value, drawn[name]) for name, value in known.items()}
-        ends |= _intervals_of_shares(seen, known, threshold)
+        ends |= _intervals_of_shares(seen, known)
         if "calibration_error" in known:
             error = known["calibration_error"]
             ends["calibration_error"] = _calibration_interval(seen, error, drawn)
@@ -103,9 +112,8 @@ def _too_few(seen: Predictions, names: dict[str, float]) -> set[str]:
     positives = int(seen.truth.sum())
     few_positive = positives < FEWEST_OF_A_CLASS
     few_negative = len(seen.truth) - positives < FEWEST_OF_A_CLASS
-    comparing = {*names} - {"brier", "calibration_error", "accuracy", "sensitivity", "specificity"}
     return {
-        *(comparing if few_positive or few_negative else ()),
+        *(COMPARING if few_positive or few_negative else ()),
         *(["sensitivity"] if few_positive else ()),
         *(["specificity"] if few_negative else ()),
     }
@@ -145,7 +153,7 @@ def _percentiles(value: float, drawn: Array) -> tuple[float, float] | None:
 
 
 def _intervals_of_shares(
-    seen: Predictions, known: dict[str, float], threshold: float
+    seen: Predictions, known: dict[str, float]
 ) -> dict[str, tuple[float, float]]:
     """Of shares of records: Wilson's (1927), which holds where all or none of a few are right."""
     number = len(seen.truth)
@@ -200,19 +208,18 @@ def _of_two(seen: Predictions, threshold: float) -> Formulas:
 
     def values(weights: Array) -> Values:
         curve = ranking.curve(weights)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return {
-                "auroc": curve.area,
-                "average_precision": curve.average_precision,
-                "brier": _mean(square, weights),
-                "calibration_error": _calibration_error(p - yes, bins, weights),
-                "calibration_slope": recalibration.slope(weights),
-                "calibration_intercept": recalibration.intercept(weights),
-                "accuracy": _mean(right, weights),
-                "sensitivity": weights @ caught / (weights @ yes),
-                "specificity": weights @ spared / (weights @ ~yes),
-                "specificity_at_90": curve.specificity_at(SENSITIVITY),
-            }
+        return {
+            "auroc": curve.area,
+            "average_precision": curve.average_precision,
+            "brier": _mean(square, weights),
+            "calibration_error": _calibration_error(p - yes, bins, weights),
+            "calibration_slope": recalibration.slope(weights),
+            "calibration_intercept": recalibration.intercept(weights),
+            "accuracy": _mean(right, weights),
+            "sensitivity": weights @ caught / (weights @ yes),
+            "specificity": weights @ spared / (weights @ ~yes),
+            "specificity_at_90": curve.specificity_at(SENSITIVITY),
+        }
 
     return values
 
@@ -230,28 +237,27 @@ def _of_many(seen: Predictions) -> Formulas:
 
     def values(weights: Array) -> Values:
         curves = [ranking.curve(weights) for ranking in rankings]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            recall = weights @ hits / (weights @ each)
-            return {
-                "auroc": _mean_defined([curve.area for curve in curves]),
-                "average_precision": _mean_defined([curve.average_precision for curve in curves]),
-                "brier": _mean(square, weights),
-                "calibration_error": _calibration_error(sure - right, bins, weights),
-                "accuracy": _mean(right, weights),
-                "balanced_accuracy": _mean_defined(recall.T),
-            }
+        recall = weights @ hits / (weights @ each)
+        return {
+            "auroc": _mean_defined([curve.area for curve in curves]),
+            "average_precision": _mean_defined([curve.average_precision for curve in curves]),
+            "brier": _mean(square, weights),
+            "calibration_error": _calibration_error(sure - right, bins, weights),
+            "accuracy": _mean(right, weights),
+            "balanced_accuracy": _mean_defined(recall.T),
+        }
 
     return values
 
 
 def _of_values(seen: Predictions) -> Formulas:
     gap, truth = seen.output - seen.truth, seen.truth - seen.truth.mean()
+    least = (1e-12 * np.abs(seen.truth).max()) ** 2  # of a spread that is not rounding alone
 
     def values(weights: Array) -> Values:
         square = _mean(gap**2, weights)
         spread = _mean(truth**2, weights) - _mean(truth, weights) ** 2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            explained = np.where(spread > 0, 1 - square / spread, np.nan)
+        explained = np.where(spread > least, 1 - square / spread, np.nan)
         return {"rmse": np.sqrt(square), "mae": _mean(np.abs(gap), weights), "r2": explained}
 
     return values
@@ -266,8 +272,7 @@ def _mean_defined(rows: Sequence[Array] | Array) -> Array:
     """The mean of those rows that are defined, for each resample."""
     each = np.array(rows)
     defined = np.isfinite(each)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean: Array = np.where(defined, each, 0).sum(0) / defined.sum(0)
+    mean: Array = np.where(defined, each, 0).sum(0) / defined.sum(0)
     return mean
 
 
@@ -301,24 +306,21 @@ class Curve:
     def area(self) -> Array:
         """How often a positive record's score is above a negative one's; ties count half."""
         above = (self._misses * (self._true - self._hits / 2)).sum(1)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            area: Array = above / (self._positives * self._negatives)
+        area: Array = above / (self._positives * self._negatives)
         return area
 
     @property
     def average_precision(self) -> Array:
         """The mean of the precision at each positive record."""
         precision = self._true / np.maximum(self._true + self._false, 1e-300)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            mean: Array = (self._hits * precision).sum(1) / self._positives
+        mean: Array = (self._hits * precision).sum(1) / self._positives
         return mean
 
     def specificity_at(self, sensitivity: float) -> Array:
         """The largest of any threshold that finds this share of the positive records."""
         first = (self._true >= sensitivity * self._positives[:, None] - 1e-9).argmax(1)
         wrongly = self._false[np.arange(len(first)), first]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            share: Array = np.where(self._positives > 0, 1 - wrongly / self._negatives, np.nan)
+        share: Array = np.where(self._positives > 0, 1 - wrongly / self._negatives, np.nan)
         return share
 
 
@@ -411,9 +413,8 @@ def _newton(derivatives: tuple[Array, list[Array]], weights: Array) -> Array:
     first, second = derivatives
     gradient = (weights @ first).T
     curvature = [(weights @ part).T for part in second]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        if len(gradient) == 1:
-            return gradient / curvature[0]
-        (u, v), ((a, b), (_, c)) = gradient, curvature
-        step: Array = np.array([c * u - b * v, a * v - b * u]) / (a * c - b * b)
+    if len(gradient) == 1:
+        return gradient / curvature[0]
+    (u, v), ((a, b), (_, c)) = gradient, curvature
+    step: Array = np.array([c * u - b * v, a * v - b * u]) / (a * c - b * b)
     return step
