@@ -330,6 +330,15 @@ def _passes(model: FlatModel, records: Records, x: Tensor) -> Iterator[tuple[Ten
             yield model(x, some), wanted
 
 
+class Parts(tuple[Records, ...]):
+    """Test records, together or by client; no repr shows them."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Parts({sum(len(inputs) for inputs, _ in self)} records)"
+
+
 @dataclass(frozen=True, repr=False)
 class ModelMeasure:
     """Error and mean loss of a network on records declared public, together or one part for each
@@ -338,7 +347,7 @@ class ModelMeasure:
     model: FlatModel
     loss: Any
     metric: Any
-    parts: tuple[Records, ...]
+    parts: Parts
 
     def __call__(self, x: Tensor) -> Measured:
         return measure(self.model, self.loss, self.metric, self.parts, x)
@@ -395,7 +404,7 @@ def model_task(
         x0=model.initial(),
         shapes=model.shapes,
         clients=together(data, unreadable),
-        measure=ModelMeasure(model, loss, metric, tests) if tests else None,
+        measure=ModelMeasure(model, loss, metric, Parts(tests)) if tests else None,
         pool=None if pool is None else together((pool,), None),
         batch=batch,
         test_records=sum(len(inputs) for inputs, _ in tests),
