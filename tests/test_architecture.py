@@ -19,7 +19,7 @@ from planted_bugs import BUGS
 from problems import ROOT
 
 SOURCE = Path(equipoise.__file__).parent
-LEAVES = {"errors", "seeds", "_lazy", "facts"}  # anybody may use these
+LEAVES = {"errors", "seeds", "_lazy", "facts", "measures"}  # anybody may use these
 CORE = {"algorithms", "fleets", "privacy", "result", "settings", "tasks"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
@@ -35,7 +35,8 @@ ALLOWED = {
     "tasks.catalogue": {"tasks", "paper.tasks"},
     "fleets": {"fleets", "algorithms", "privacy"},
     "engine": {*CORE},
-    "training": {*CORE, "config", "engine", "saved", "planning.plan"},
+    "training": {*CORE, "config", "engine", "measuring", "saved", "planning.plan"},
+    "measuring": {"tasks.task"},
     "saved": {"refusals", "result", "settings", "privacy.statement", "reports.curve"},
     "describe": {"result", "settings", "planning.plan"},
     "planning": {*CORE, "planning", "describe"},
@@ -64,7 +65,17 @@ ALLOWED = {
     "__init__": {*CORE, "paper.report", "planning", "saved", "sweeps.run", "training"},
 }
 TORCH_FREE = [
-    *("__init__", "describe", "errors", "facts", "result", "saved", "seeds", "settings"),
+    *(
+        "__init__",
+        "describe",
+        "errors",
+        "facts",
+        "measures",
+        "result",
+        "saved",
+        "seeds",
+        "settings",
+    ),
     *("algorithms.algorithm", "algorithms.catalogue", "algorithms.dp_fedavg"),
     *("algorithms.dp_fedprox", "algorithms.dp_scaffnew", "algorithms.schedule"),
     *("privacy.accountants", "privacy.events", "privacy.gaussian", "privacy.job"),

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from equipoise.errors import DataError
+from equipoise.measures import Measures
 from equipoise.privacy.events import Account, Event
 from equipoise.settings import Real, Returns, Run
 
@@ -148,6 +149,9 @@ class Result(BaseModel):
     L: float | None = None
     """Strong convexity and smoothness of the clients' losses, where they are known."""
     noise_source: str
+    measures: Measures | None = None
+    """AUROC and the like, of the model that the run returns, on public test records; None where
+    there are none, or the task does not say what the model's outputs mean."""
     curve: list[Point] = []
     per_round: list[Diagnosis] | None = None
     failed: str | None

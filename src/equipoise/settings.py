@@ -119,6 +119,12 @@ class Common(BaseModel):
         "libsvm)",
     )
     test: Paths = flag((), DATA, "files with public test records: outside the guarantee")
+    groups: str | None = flag(
+        None,
+        DATA,
+        "a column of the test records, such as ward or sex, which the bounds need not declare: "
+        "measures are told for each of its groups too (task csv)",
+    )
     test_share: float = flag(
         0.0,
         DATA,

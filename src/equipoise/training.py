@@ -15,12 +15,15 @@ from equipoise.engine import Trained, Watch, record_clients, run_rounds, single_
 from equipoise.errors import require
 from equipoise.facts import BY_RECORDS, EQUAL, Facts
 from equipoise.fleets import Round, averaged, server_rounds
+from equipoise.measures import Measures
+from equipoise.measuring import RESAMPLES, THRESHOLD, measures_of
 from equipoise.privacy.events import Account, account
 from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
 from equipoise.result import Point, PublicOnly, Result
 from equipoise.settings import Run, Settings, as_paths
-from equipoise.tasks import Measured, Task, TaskOptions, load_measure, load_task
+from equipoise.tasks import Task, TaskOptions, load_measure, load_task
 from equipoise.tasks.public import public_only
+from equipoise.tasks.task import Predicts
 
 if TYPE_CHECKING:
     from equipoise.planning.plan import Plan
@@ -54,7 +57,7 @@ def train(
     ((trained,),) = run_rounds(
         [ready.task], [[ready.run]], [[ready.account]], ready.schedule, ready.noise, watch
     )
-    return _result(ready, trained)
+    return _result(ready, trained, _measures(ready.task, trained.x))
 
 
 def rounds(settings: "Settings | Plan | None" = None, **values: Any) -> Iterator[Round]:
@@ -174,14 +177,29 @@ def train_together(
         row = zip(runs[s], accounts[s], trained[s], strict=True)
         results.append(
             [
-                _result(Prepared(task, run, schedule, spent, noise, None, alone[s]), outcome)
+                _result(
+                    Prepared(task, run, schedule, spent, noise, None, alone[s]),
+                    outcome,
+                    _measures(task, outcome.x, resamples=0),
+                )
                 for run, spent, outcome in row
             ]
         )
     return results
 
 
-def _result(ready: Prepared, trained: Trained) -> Result:
+def _measures(task: Task, x: torch.Tensor, resamples: int = RESAMPLES) -> Measures | None:
+    """Of the model [d] on the public test records; numbers alone, of a sweep, without intervals and
+    clients."""
+    if not isinstance(task.measure, Predicts):
+        return None
+    predictions = task.measure.predictions(x)
+    if predictions and not resamples:
+        predictions = predictions._replace(clients=())
+    return measures_of(predictions, resamples=resamples) if predictions else None
+
+
+def _result(ready: Prepared, trained: Trained, measures: Measures | None) -> Result:
     run, task, spent = ready.run, ready.task, ready.account
     curve, units = trained.curve, task.facts(run.unit).units(run.unit)
     error, _, client_error = curve[-1].of(run.returns) if curve else (None,) * 3
@@ -204,6 +222,7 @@ def _result(ready: Prepared, trained: Trained) -> Result:
         error_name=task.error_name,
         part=task.part,
         public_only=ready.alone,
+        measures=measures,
         curve=curve,
         per_round=trained.diagnoses or None,
         failed=trained.failed,
@@ -294,17 +313,36 @@ def _slow_layers(run: Run, task: Task) -> tuple[str, ...]:
     return () if run.unit == "client" else record_clients(task, run).slow_layers()
 
 
+class Evaluation(NamedTuple):
+    """What a model reaches on some records: as `Measured`, and its measures where the task says
+    what the model's outputs mean."""
+
+    error: torch.Tensor
+    loss: torch.Tensor
+    client_error: torch.Tensor | None
+    measures: Measures | None
+
+
 def evaluate(
     result: "Result | str | os.PathLike[str]",
     data: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]" = (),
-) -> Measured:
-    """Error and loss of a model: on the file or files `data`, or on its task's public test records.
+    *,
+    groups: str | None = None,
+    threshold: float = THRESHOLD,
+) -> Evaluation:
+    """Error, loss and measures of a model: on the file or files `data`, or on its task's public
+    test records; by the groups of a column of these (task csv) too. Sensitivity and specificity
+    are those at the `threshold`.
 
     The figures are not noised: on private records they are outside every guarantee.
     """
     from equipoise.saved import load
 
+    require(0 < threshold < 1, f"threshold={threshold} is not a probability between 0 and 1")
     result = result if isinstance(result, Result) else load(result)
     options = TaskOptions.of(result.run)
-    measure = load_measure(result.run.task, options, as_paths(data), result.reading)
-    return measure(torch.from_numpy(result.x))
+    measure = load_measure(result.run.task, options, as_paths(data), result.reading, groups)
+    x = torch.from_numpy(result.x)
+    predictions = measure.predictions(x) if isinstance(measure, Predicts) else None
+    measures = measures_of(predictions, threshold) if predictions else None
+    return Evaluation(*measure(x), measures)

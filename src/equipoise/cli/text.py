@@ -8,7 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from equipoise.describe import interval, number
+from equipoise.describe import estimate_text, interval, number
+from equipoise.measures import MEASURES, SHORT, Measures
 from equipoise.planning.plan import Plan, Prediction
 from equipoise.result import Result
 from equipoise.settings import Run
@@ -29,6 +30,22 @@ def diagnostics(result: Result) -> Table:
         h_norm = "" if row.h_norm is None else f"{row.h_norm:.4g}"
         update_norm, train_error = f"{row.update_norm:.4g}", number(row.train_error)
         table.add_row(str(row.round), clipped, update_norm, h_norm, train_error)
+    return table
+
+
+def groups_table(measures: Measures | None) -> Table | None:
+    """Measures for each group of the test records."""
+    if not measures or not measures.groups:
+        return None
+    shown = [name for name in SHORT if name in measures.estimates]
+    title = f"by {measures.grouped_by}, in brackets 95 % intervals"
+    table = Table(title=title, title_justify="left", **TIGHT)
+    table.add_column(measures.grouped_by, no_wrap=True)
+    for heading in ("records", *(MEASURES[name].words for name in shown)):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for part in measures.groups:
+        values = (estimate_text(part.estimates[name], digits=2) for name in shown)
+        table.add_row(part.name, str(part.records), *values)
     return table
 
 

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,9 +13,10 @@ from rich.progress import track
 
 from equipoise.cli.console import Json, errors, json_number, one_thread, output, say
 from equipoise.cli.flags import plain, with_flags
-from equipoise.cli.text import diagnostics
-from equipoise.describe import result_lines
+from equipoise.cli.text import diagnostics, groups_table
+from equipoise.describe import measure_lines, result_lines
 from equipoise.errors import EquipoiseError, InvalidValue, require
+from equipoise.measures import Measures
 from equipoise.planning.plan import read_plan
 from equipoise.result import Result
 from equipoise.settings import Settings
@@ -137,9 +139,25 @@ def evaluate(
             consume_multiple=True, negative=(), help="files to evaluate on (tasks csv and libsvm)"
         ),
     ] = (),
+    groups: Annotated[
+        str | None,
+        Parameter(
+            help="a column of these records, such as ward or sex, which the bounds need not "
+            "declare: measures are told for each of its groups too (task csv; default: that of the "
+            "run, where the files have it)"
+        ),
+    ] = None,
+    threshold: Annotated[
+        float,
+        Parameter(
+            help="the probability from which sensitivity and specificity take a record for positive"
+        ),
+    ] = 0.5,
     json: Json = False,
 ) -> None:
-    """Measure a saved model on the public test records of its task, or on files of your own.
+    """Measure a saved model on the public test records of its task, or on files of your own: error
+    and loss, and AUROC, calibration, sensitivity and the like with 95 % intervals, where the task
+    says what the model's outputs mean.
 
     The figures are not noised: on private records, no guarantee covers them.
     """
@@ -147,8 +165,8 @@ def evaluate(
     from equipoise.training import evaluate as measure
 
     result = load(folder)
-    measured = measure(result, data)
-    error, loss = float(measured.error), float(measured.loss)
+    evaluation = measure(result, data, groups=groups, threshold=threshold)
+    error, loss, measures = float(evaluation.error), float(evaluation.loss), evaluation.measures
     if json:
         document = {
             "error": json_number(error),
@@ -156,6 +174,7 @@ def evaluate(
             "error_name": result.error_name,
             "data": data,
             "covered": False,
+            "measures": asdict(measures) if measures else None,
         }
         print(dumps(document))
         return
@@ -164,6 +183,12 @@ def evaluate(
         f"error {error:.4f} ({result.error_name}), loss {loss:.4f}, on {on}: not noised, outside "
         "the guarantee"
     )
+    if not measures:
+        print("no other measures: the task does not say what the model's outputs mean")
+        return
+    for line in measure_lines(measures, parts=False):
+        print(line)
+    tell_groups(measures)
 
 
 def tell(result: Result, json: bool) -> None:
@@ -171,10 +196,16 @@ def tell(result: Result, json: bool) -> None:
         print(result.to_json())
         return
     console, notices = output(), len(result.notices)
-    for number, line in enumerate(result_lines(result)):
+    for number, line in enumerate(result_lines(result, parts=False)):
         console.print(line, style="bold red" if number < notices else None)
+    tell_groups(result.measures)
     if result.per_round:
         console.print(diagnostics(result))
+
+
+def tell_groups(measures: Measures | None) -> None:
+    if table := groups_table(measures):
+        output().print(table)
 
 
 def _keep_client_log(path: Path) -> None:

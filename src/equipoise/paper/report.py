@@ -9,9 +9,12 @@ from equipoise.reports.writing import Summary, write_report
 
 
 def report(
-    store: "str | os.PathLike[str]" = "sweep.sqlite", out: "str | os.PathLike[str]" = "report"
+    store: "str | os.PathLike[str]" = "sweep.sqlite",
+    out: "str | os.PathLike[str]" = "report",
+    *,
+    measure: str | None = None,
 ) -> Summary:
     """Write the report of a store into a folder; its files, its table of best settings, its
-    notes.
+    notes. With a measure, such as "auroc", that takes the place of the error.
     """
-    return write_report(Path(store), Path(out), PAPER)
+    return write_report(Path(store), Path(out), PAPER, measure)

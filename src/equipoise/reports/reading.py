@@ -3,7 +3,7 @@ axis."""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from itertools import chain
 from pathlib import Path
@@ -11,35 +11,43 @@ from statistics import fmean
 from typing import Any
 
 from equipoise.errors import DataError
+from equipoise.measures import MEASURES
 from equipoise.reports.conventions import at_label, convention_names, meaning
-from equipoise.reports.stored import Group, Row, Stored, finished_runs
+from equipoise.reports.stored import Group, Row, Stored, check_measure, finished_runs
 from equipoise.reports.study import Case, Cell, Moment, Place, Study, Trial
 from equipoise.sweeps.store import Store
 
 MOMENT = tuple(field.name for field in fields(Moment))
 _Trials = dict[Place, dict[int, Row]]
 """By cell and seed."""
+_CurveOf = Callable[[str], Sequence[dict[str, Any]]]
+"""The curve of the run with this key."""
 
 
-def read_study(path: Path) -> Study:
-    """Read all finished runs of a store."""
+def read_study(path: Path, measure: str | None = None) -> Study:
+    """Read all finished runs of a store; with a measure in the place of the test error, if one is
+    given."""
+    check_measure(measure)
+    what = f"the measure {measure}" if measure else "a test error"
     with Store(path, read_only=True) as store:
-        failures, rows = store.failures(), finished_runs(store)
+        failures, rows = store.failures(), finished_runs(store, measure)
         if not rows:
             why = _failure_note(failures) or "let `equipoise sweep` finish some first"
             raise DataError(f"store={path} holds no finished run: {why}")
         runs = [row for row in rows if row]
         groups = _grouped(runs)
-        cells = {group: _cells(trials, store) for group, trials in groups.items()}
+        curve = store.curve if measure is None else _no_curve
+        cells = {group: _cells(trials, curve) for group, trials in groups.items()}
     diverged = [run for run in runs if run.failed is not None]
     cases = _cases(groups, cells)
     if not cases:
-        raise DataError(f"store={path} holds no run with a test error: nothing can be drawn")
+        raise DataError(f"store={path} holds no run with {what}: nothing can be drawn")
     notes = (
         _failure_note(failures),
-        _unusable_note(len(rows) - len(runs)),
+        _unusable_note(len(rows) - len(runs), what),
         _repeated_note(runs),
         _diverged_note(len(diverged)) or _unequal_note(cases),
+        _measure_note(measure),
     )
     return Study(tuple(cases), len(rows), tuple(filter(None, notes)))
 
@@ -64,10 +72,10 @@ def _failure_note(failures: dict[str, str]) -> str:
     )
 
 
-def _unusable_note(count: int) -> str:
+def _unusable_note(count: int, what: str) -> str:
     if not count:
         return ""
-    return f"{_runs(count)} without a test error or a fixed number of local steps: left out"
+    return f"{_runs(count)} without {what} or a fixed number of local steps: left out"
 
 
 def _repeated_note(runs: Sequence[Row]) -> str:
@@ -88,6 +96,15 @@ def _diverged_note(count: int) -> str:
     return f"{_runs(count)} diverged: a cell with such a trial is never taken for the best"
 
 
+def _measure_note(measure: str | None) -> str:
+    if not measure:
+        return ""
+    return (
+        f"the error is {MEASURES[measure].error_name}: that along the rounds, on training records "
+        f"and without training is another, and left out"
+    )
+
+
 def _unequal_note(cases: Sequence[Case]) -> str:
     if all(map(_equal_trials, cases)):
         return ""
@@ -106,13 +123,18 @@ def _same_seeds(cells: Sequence[Cell]) -> bool:
     return len({tuple(cell.errors) for cell in cells}) <= 1
 
 
-def _cells(trials: _Trials, store: Store) -> list[Cell]:
+def _no_curve(key: str) -> list[dict[str, Any]]:
+    """Along the rounds only the error is measured."""
+    return []
+
+
+def _cells(trials: _Trials, curve: _CurveOf) -> list[Cell]:
     """Those cells that have a trial which did not diverge."""
-    made = [_cell(place, list(by_seed.values()), store) for place, by_seed in trials.items()]
+    made = [_cell(place, list(by_seed.values()), curve) for place, by_seed in trials.items()]
     return [cell for cell in made if cell]
 
 
-def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
+def _cell(place: Place, rows: Sequence[Row], curve: _CurveOf) -> Cell | None:
     good = [row for row in sorted(rows, key=lambda row: row.seed) if row.failed is None]
     if not good:
         return None
@@ -124,7 +146,7 @@ def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
         iterations=place.iterations,
         local_steps=place.local_steps,
         rounds=round(fmean(row.rounds for row in good)),
-        trials=tuple(_trial(row, store.curve(row.key)) for row in good),
+        trials=tuple(_trial(row, curve(row.key)) for row in good),
         diverged=len(rows) - len(good),
         v=_v(good[0]),
     )
@@ -132,7 +154,7 @@ def _cell(place: Place, rows: Sequence[Row], store: Store) -> Cell | None:
 
 def _trial(row: Row, curve: Sequence[dict[str, Any]]) -> Trial:
     moments = tuple(Moment(**{name: point[name] for name in MOMENT}) for point in curve)
-    return Trial(row.seed, row.test_error, row.train_error, moments)
+    return Trial(row.seed, row.test_error, row.train_error, moments, row.stored.measures)
 
 
 def _v(row: Row) -> float | None:

@@ -4,10 +4,12 @@ needs."""
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from equipoise.errors import require
+from equipoise.measures import MEASURES
 from equipoise.reports.study import Place
 from equipoise.result import Result
 from equipoise.settings import Run
@@ -44,6 +46,8 @@ class Stored(NamedTuple):
     baseline_error: float | None
     constants: tuple[float, float] | None
     """mu and L of the task, where they are known."""
+    measures: dict[str, float]
+    """On the test records, by name: AUROC and the like, where they are known."""
 
 
 def stored(document: dict[str, Any]) -> Stored:
@@ -56,6 +60,11 @@ def stored(document: dict[str, Any]) -> Stored:
         part=result.part,
         baseline_error=result.baseline_error,
         constants=(result.mu, result.L) if result.mu and result.L else None,
+        measures={
+            name: estimate.value
+            for name, estimate in (result.measures.estimates if result.measures else {}).items()
+            if estimate.value is not None
+        },
     )
 
 
@@ -123,11 +132,14 @@ COLUMNS = [
 ]
 
 
-def finished_runs(store: Store) -> list[Row | None]:
-    """Every finished run; None for one that has no test error, or no fixed number of local
-    steps."""
-    rows = store.table(f"{', '.join(COLUMNS)}, result")
-    return [_row(row, store) if _usable(row) else None for row in rows]
+def finished_runs(store: Store, measure: str | None = None) -> list[Row | None]:
+    """Every finished run; None for one that has no test error (or not this measure in its place),
+    or no fixed number of local steps."""
+    rows = [
+        _row(row, store) if _usable(row) else None
+        for row in store.table(f"{', '.join(COLUMNS)}, result")
+    ]
+    return rows if measure is None else [row and _judged_by(row, measure) for row in rows]
 
 
 def _usable(row: dict[str, Any]) -> bool:
@@ -141,3 +153,23 @@ def _row(row: dict[str, Any], store: Store) -> Row:
         return Row(**row, stored=stored(json.loads(document)))
     except (ValueError, LookupError, TypeError, AttributeError):  # no JSON, or JSON of other things
         raise unreadable(store.path, row["key"]) from None
+
+
+def _judged_by(row: Row, measure: str) -> Row | None:
+    """With this measure as the error, 1 - measure where larger is better. What was measured on the
+    way, on training records and without training is another error, and left out."""
+    value, spec = row.stored.measures.get(measure), MEASURES[measure]
+    if value is None and not row.failed:
+        return None
+    error = row.test_error if value is None else spec.as_error(value)
+    renamed = row.stored._replace(error_name=spec.error_name, baseline_error=None)
+    return replace(row, test_error=error, train_error=None, stored=renamed)
+
+
+def check_measure(measure: str | None) -> None:
+    """Refuse what cannot stand for an error."""
+    errors = [name for name, spec in MEASURES.items() if spec.best in ("large", "small")]
+    require(
+        measure is None or measure in errors,
+        f"measure={measure} is not one of {', '.join(errors)}",
+    )

@@ -5,7 +5,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -37,6 +37,8 @@ class Trial:
     test_error: float
     train_error: float | None
     curve: tuple[Moment, ...]
+    measures: Mapping[str, float] = field(default_factory=dict)
+    """On the test records: AUROC and the like."""
 
 
 class Place(NamedTuple):

@@ -4,8 +4,10 @@ import csv
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from equipoise.measures import MEASURES
 from equipoise.reports.findings import Observation
 from equipoise.reports.optima import Fits, Law, Optimum, curves, optimum
 from equipoise.reports.study import NOT_PRIVATE, Case, Cell, Place, Study
@@ -27,6 +29,7 @@ def tables(
     """Every table of a report, by the name of its file."""
     return {
         "cells.csv": cells_table(study),
+        "measures.csv": measures_table(study),
         "optimal.csv": optimal_table(study),
         "r2.csv": r2_table(laws),
         "observations.csv": observations_table(observations),
@@ -51,6 +54,19 @@ def cells_table(study: Study) -> Table:
         lines.append((*_case(case, label), *_cell(cell), *errors, len(cell.trials), cell.diverged))
     lines += [_lost_line(*lost) for lost in study.lost()]
     return Table((*CASE, *CELL, *numbers), lines)
+
+
+def measures_table(study: Study) -> Table:
+    """AUROC and the like of all cells, one line each: mean and standard deviation over trials."""
+    lines: list[Sequence[Any]] = []
+    for case, label, cell in study.cells():
+        for name in MEASURES:
+            values = [trial.measures[name] for trial in cell.trials if name in trial.measures]
+            if values:
+                spread = stdev(values) if len(values) > 1 else math.nan
+                numbers = (name, fmean(values), spread, len(values))
+                lines.append((*_case(case, label), *_cell(cell), *numbers))
+    return Table((*CASE, *CELL, "measure", "mean", "std", "trials"), lines)
 
 
 def _lost_line(case: Case, label: str, place: Place, diverged: int) -> Sequence[Any]:

@@ -46,12 +46,14 @@ class Summary:
         )
 
 
-def write_report(store: Path, out: Path, claims: Claims = NO_CLAIMS) -> Summary:
+def write_report(
+    store: Path, out: Path, claims: Claims = NO_CLAIMS, measure: str | None = None
+) -> Summary:
     """Write the report of a store into a folder, new or that of an earlier report; and test claims
-    on it."""
+    on it. A measure takes the place of the error."""
     check_libraries()
     _check_folder(out)
-    study = read_study(store)
+    study = read_study(store, measure)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as part:

@@ -51,6 +51,7 @@ def breast_cancer(options: TaskOptions) -> Task:
         FEATURE_NORM,
         options,
         iterations=ITERATIONS,
+        names=("malignant", "benign"),
         public=(
             "every third record, which is the test set",
             "centre and scale of the measurements, from those records",

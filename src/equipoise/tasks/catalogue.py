@@ -73,9 +73,14 @@ def load_to_plan(name: str, options: TaskOptions) -> Task:
 
 
 def load_measure(
-    name: str, options: TaskOptions, data: tuple[str, ...], reading: dict[str, Any]
+    name: str,
+    options: TaskOptions,
+    data: tuple[str, ...],
+    reading: dict[str, Any],
+    groups: str | None = None,
 ) -> Measure:
-    """How to measure a model of the task: on the files `data`, or else on its public test records.
+    """How to measure a model of the task: on the files `data`, or else on its public test records;
+    by the groups of a column too, or by those of the run where the files have them.
 
     `reading` is what the run's result kept to read other files alike; private files stay closed.
     """
@@ -84,7 +89,10 @@ def load_measure(
         f"task={name!r} was made in Python: measure its model there",
     )
     spec, files = task_spec(name), data or options.test
-    if spec.measure and (files or spec.takes.columns):
+    _check_groups(spec, groups)
+    if spec.takes.columns and spec.measure:
+        return spec.measure(files, groups, options.groups, **reading)
+    if spec.measure and files:
         return spec.measure(files, **reading)
     require(not data, f"data with task={name}, which brings its own records: leave it out")
     measure = load_task(name, options).measure
@@ -108,6 +116,7 @@ def _checked(name: str, options: TaskOptions) -> TaskSpec:
             spec.takes.columns or not getattr(options, option),
             f"{option} with task={name}: only task csv reads columns; leave it out",
         )
+    _check_groups(spec, options.groups)
     require(
         spec.takes.columns or spec.takes.bounds or not options.bounds,
         f"bounds with task={name}: only tasks csv and libsvm read them; leave it out",
@@ -130,6 +139,13 @@ def _checked(name: str, options: TaskOptions) -> TaskSpec:
         "test set; leave it out",
     )
     return spec
+
+
+def _check_groups(spec: TaskSpec, groups: str | None) -> None:
+    require(
+        spec.takes.columns or groups is None,
+        f"groups={groups} with task={spec.name}: only task csv reads columns; leave it out",
+    )
 
 
 def _check_overlap(options: TaskOptions) -> None:

@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,22 @@ from equipoise.tasks.bounds import Column, parse_bounds, read_text
 from equipoise.tasks.linear import (
     LOGISTIC,
     MULTINOMIAL,
+    LinearMeasure,
     Link,
     joined,
     least_squares,
     linear_measure,
     linear_task,
 )
-from equipoise.tasks.table_file import NAMELESS, read_table_file
-from equipoise.tasks.task import Measure, Table, Takes, Task, TaskOptions, TaskSpec
+from equipoise.tasks.table_file import NAMELESS, read_header, read_table_file
+from equipoise.tasks.task import Table, Takes, Task, TaskOptions, TaskSpec
 
 log = logging.getLogger("equipoise.client")
 
 L2 = 0.01
 ITERATIONS = 64
+MOST_GROUPS = 50
+NO_GROUP = "(none)"  # of a record whose cell is empty or not declared
 FEATURE_NORM = 1.0  # by construction: k columns of norm at most 1 each, divided by sqrt(k)
 
 
@@ -50,6 +53,15 @@ class Model(NamedTuple):
     @property
     def names(self) -> list[str]:
         return [*(column.name for column in self.columns), self.label.name]
+
+    def groups(self, cells: list[str], name: str) -> list[str]:
+        """The group of every record by its cell in the column `name`: the category that is
+        declared, or else the text."""
+        declared = {column.name: column for column in (*self.columns, self.label)}.get(name)
+        if declared is None or not declared.categories:
+            return [cell.strip() or NO_GROUP for cell in cells]
+        categories = (*declared.categories, NO_GROUP)  # an index of -1 is the last
+        return [categories[i] for i in declared.index(cells)]
 
 
 class Coded(NamedTuple):
@@ -126,12 +138,14 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
         not options.public_records,
         "public_records: no record of task csv is public; give --proxy FILE to plan on",
     )
-    test, proxy = (
-        joined([_read_table(path, model) for path in paths])
-        for paths in (options.test, options.proxy)
+    require(
+        options.groups is None or len(options.test) > 0,
+        f"groups={options.groups} without public test records: give --test FILE, or leave it out",
     )
+    test, groups = _test_records(options.test, model, options.groups)
+    proxy = joined([_read_table(path, model) for path in options.proxy])
     left_aside = ", ".join(name or NAMELESS for name in model.ignore)
-    return linear_task(
+    task = linear_task(
         "csv",
         (private, proxy),
         test,
@@ -147,19 +161,34 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
         ),
         iterations=ITERATIONS,
         sizes_public=False,
+        names=model.label.categories,
         reading={"bounds": model.text, "label": model.label.name, "ignore": [*model.ignore]},
     )
+    return replace(task, measure=_grouped(task.measure, groups, options.groups))
 
 
 def tables_measure(
-    files: tuple[str, ...], bounds: str, label: str, ignore: Sequence[str] = ()
-) -> Measure:
-    """Error and loss on the records of `files`, read as the text `bounds` of a bounds file says."""
+    files: tuple[str, ...],
+    groups: str | None,
+    usual: str | None,
+    bounds: str,
+    label: str,
+    ignore: Sequence[str] = (),
+) -> LinearMeasure:
+    """Error and loss on the records of `files`, read as the text `bounds` of a bounds file says,
+    and by groups as in `_test_records`."""
     model = _model_from(bounds, label, "the bounds of this run", ignore)
-    table = joined([_read_table(path, model) for path in files])
+    table, names = _test_records(files, model, groups, usual)
     if table is None:
         raise DataError("the run has no public test records: give --data FILE")
-    return linear_measure(table, model.link)
+    measure = linear_measure(table, model.link, model.label.categories)
+    grouped: LinearMeasure = _grouped(measure, names, groups or usual)
+    return grouped
+
+
+def _grouped(measure: Any, groups: tuple[str, ...], column: str | None) -> Any:
+    """The measure, by these groups of its records, if there are any."""
+    return replace(measure, groups=groups, grouped_by=column) if groups else measure
 
 
 def own_records(options: TaskOptions, path: str) -> tuple[Table, Link]:
@@ -200,8 +229,49 @@ def _model_from(text: str, name: str, where: str, ignore: Sequence[str]) -> Mode
 def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
     """The records of a file. With `keep_all` those without a declared label stay, all zero: no
     record decides on the number."""
-    file = read_table_file(path, model.names, model.ignore)
-    table, known, changed = code_cells(file.cells, model)
+    cells = read_table_file(path, model.names, model.ignore).cells
+    table, known = _table(path, model, cells)
+    return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
+
+
+def _test_records(
+    paths: tuple[str, ...], model: Model, groups: str | None, usual: str | None = None
+) -> tuple[Table | None, tuple[str, ...]]:
+    """The records of public files, and the group of each by the column `groups`, which the bounds
+    need not declare; or else by the `usual` one, where all files have that."""
+    tables, names = [], list[str]()
+    column = groups or usual
+    for path in paths:
+        cells = _test_cells(path, model, groups, usual)
+        table, known = _table(path, model, cells)
+        tables.append(table.rows(known))
+        if column in cells:
+            every = model.groups(cells[column], column)
+            names += [name for name, kept in zip(every, known, strict=True) if kept]
+    require(
+        len({*names}) <= MOST_GROUPS,
+        f"groups={column} has {len({*names})} different values in the test records: give a column "
+        f"with at most {MOST_GROUPS}",
+    )
+    whole = len(names) == sum(len(table.features) for table in tables)
+    return joined(tables), tuple(names) if whole else ()
+
+
+def _test_cells(
+    path: str, model: Model, groups: str | None, usual: str | None
+) -> dict[str, list[str]]:
+    """The cells of a public file, which may have a column of groups besides."""
+    header = read_header(path) if groups or usual else []
+    if groups and groups not in header:
+        raise DataError(f"{path} lacks {groups}, the column of groups")
+    besides = {name for name in (groups, usual) if name in header} - {*model.names}
+    ignore = {*model.ignore} - besides
+    return read_table_file(path, [*model.names, *sorted(map(str, besides))], ignore).cells
+
+
+def _table(path: str, model: Model, cells: dict[str, list[str]]) -> tuple[Table, NDArray[np.bool_]]:
+    """All records of a file, and which of them have a declared label."""
+    table, known, changed = code_cells(cells, model)
     log.info(
         "%s: %d records, of which %d left out (label missing or not declared); cells clipped or "
         "filled: %s",
@@ -214,7 +284,7 @@ def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
         log.warning(
             "%s: NO RECORD IS LEFT, so that it teaches nothing: `equipoise data try` says why", path
         )
-    return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
+    return table, known
 
 
 def code_cells(cells: dict[str, list[str]], model: Model) -> Coded:

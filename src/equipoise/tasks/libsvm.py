@@ -103,6 +103,7 @@ def libsvm(options: TaskOptions) -> Task:
         options,
         public=_taken_as_public(options, form, int(shared.sum())),
         outside=() if options.bounds else (READ_OFF,),
+        names=_names(form.classes),
         iterations=ITERATIONS,
         reading={
             "labels": form.classes.tolist(),
@@ -144,7 +145,11 @@ def libsvm_measure(
             raise DataError(f"{lines.path} does not fit a model of {features} features")
     table = joined([_public_table(lines, form) for lines in read])
     assert table is not None
-    return linear_measure(table, _link(form.classes))
+    return linear_measure(table, _link(form.classes), _names(form.classes))
+
+
+def _names(classes: Numbers) -> tuple[str, ...]:
+    return tuple(f"{label:g}" for label in classes)
 
 
 def _link(classes: Numbers) -> Link:

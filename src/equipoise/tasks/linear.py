@@ -24,7 +24,7 @@ from equipoise.errors import DataError, InvalidValue
 from equipoise.facts import Weights
 from equipoise.tasks.persons import LinearPersons
 from equipoise.tasks.splits import Minibatches, StackedMinibatches, pool_and_parts
-from equipoise.tasks.task import Measured, Table, Task, TaskOptions, fingerprint
+from equipoise.tasks.task import Measured, Predictions, Table, Task, TaskOptions, fingerprint
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,9 @@ class Link:
     hessian      its second derivative by the outputs, [..., n, outputs, outputs]
     error        of all records together, their weights [n] summing to one
     constant     the error of the best constant answer to the targets
+    answers      probabilities or values, as `Predictions` has them, from outputs [n, outputs]
+    truth        classes or values, as `Predictions` has them, from targets
+    classes      of so many outputs; 0 where values are predicted
     error_name   what the error is, in words
     curvature    the largest second derivative of a record's loss by its outputs
     steepest     the largest norm of the residual
@@ -48,6 +51,9 @@ class Link:
     hessian: Callable[[Tensor], Tensor]
     error: Callable[[Tensor, Tensor, Tensor], Tensor]
     constant: Callable[[NDArray[np.float64]], float]
+    answers: Callable[[Tensor], Tensor]
+    truth: Callable[[Tensor], Tensor]
+    classes: Callable[[int], int]
     error_name: str
     curvature: float
     steepest: float
@@ -67,6 +73,9 @@ LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
         ((outputs >= 0) != (targets > 0)).squeeze(-1) * weights
     ).sum(-1),
     constant=lambda targets: min(targets.mean(), 1 - targets.mean()),
+    answers=lambda outputs: torch.sigmoid(outputs).squeeze(-1),
+    truth=lambda targets: (targets > 0).squeeze(-1).long(),
+    classes=lambda outputs: 2,
     error_name=SHARE_WRONG,
     curvature=1 / 4,
     steepest=1.0,
@@ -88,6 +97,9 @@ MULTINOMIAL = Link(  # an output for each class; targets one-hot
         (outputs.argmax(-1) != targets.argmax(-1)) * weights
     ).sum(-1),
     constant=lambda targets: 1 - targets.mean(0).max(),
+    answers=lambda outputs: torch.softmax(outputs, -1),
+    truth=lambda targets: targets.argmax(-1),
+    classes=lambda outputs: outputs,
     error_name=SHARE_WRONG,
     curvature=1 / 2,
     steepest=math.sqrt(2),
@@ -105,6 +117,9 @@ def least_squares(unit: float) -> Link:
             unit * ((outputs - targets).square().squeeze(-1) * weights).sum(-1).sqrt()
         ),
         constant=lambda targets: unit * targets.std(),
+        answers=lambda outputs: unit * outputs.squeeze(-1),
+        truth=lambda targets: unit * targets.squeeze(-1),
+        classes=lambda outputs: 0,
         error_name="root mean squared error",
         curvature=1.0,
         steepest=math.inf,
@@ -306,19 +321,38 @@ def _padded(rows: NDArray[np.float64], length: int) -> Tensor:
 
 @dataclass(frozen=True, repr=False)
 class LinearMeasure:
-    """Error and loss (without the regulariser) on the records of a table, of models [..., d]."""
+    """Error and loss (without the regulariser) on the records of a table, of models [..., d].
+
+    `names` are those of the classes; `groups` those of the records, by the column `grouped_by`.
+    """
 
     features: Tensor
     targets: Tensor
     link: Link
+    names: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    grouped_by: str = ""
 
     def __call__(self, x: Tensor) -> Measured:
-        outputs = torch.einsum(
-            "...nf,...kf->...nk", self.features, _matrix(x, self.targets, self.features)
-        )
+        outputs = self._outputs(x)
         weights = outputs.new_full(outputs.shape[-2:-1], 1 / outputs.shape[-2])
         loss = self.link.loss(outputs, self.targets) * weights
         return Measured(self.link.error(outputs, self.targets, weights), loss.sum(-1))
+
+    def predictions(self, x: Tensor) -> Predictions:
+        link = self.link
+        return Predictions(
+            link.answers(self._outputs(x.to(self.features.dtype))).numpy(),
+            link.truth(self.targets).numpy(),
+            link.classes(self.targets.shape[-1]),
+            self.names,
+            self.groups,
+            self.grouped_by,
+        )
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        matrix = _matrix(x, self.targets, self.features)
+        return torch.einsum("...nf,...kf->...nk", self.features, matrix)
 
     @staticmethod
     def stacked(rows: "list[LinearMeasure]") -> "LinearMeasure":
@@ -326,10 +360,12 @@ class LinearMeasure:
         return replace(rows[0], **_stacked(rows, "features", "targets"))
 
 
-def linear_measure(table: Table, link: Link) -> LinearMeasure:
+def linear_measure(table: Table, link: Link, names: tuple[str, ...] = ()) -> LinearMeasure:
+    """`names` are those of the classes."""
     if not len(table.features):
         raise DataError("the test records are empty, or none has a declared label")
-    return LinearMeasure(torch.from_numpy(table.features), torch.from_numpy(table.targets), link)
+    features, targets = (torch.from_numpy(part) for part in table)
+    return LinearMeasure(features, targets, link, names)
 
 
 def _stacked(rows: Sequence[Any], *names: str, axes: int = 1) -> dict[str, Any]:
@@ -360,10 +396,11 @@ def linear_task(
     feature_norm: float,
     options: TaskOptions,
     public: tuple[str, ...],
+    names: tuple[str, ...] = (),
     **about: Any,
 ) -> Task:
     """A task on these clients and this public pool; its constants follow from the public bound on
-    features alone."""
+    features alone. `names` are those of the classes."""
     l2 = options.l2 or l2
     L = link.curvature * (feature_norm**2 + 1) + l2
     tables, pool = dealt
@@ -373,7 +410,7 @@ def linear_task(
         x0=torch.zeros(outputs * features, dtype=torch.float64),
         shapes={"weight": (outputs, features)},
         clients=linear_clients(tables, link, l2, options.minibatch, options.seed),
-        measure=linear_measure(test, link) if test else None,
+        measure=linear_measure(test, link, names) if test else None,
         error_name=link.error_name,
         constant_error=float(link.constant(test.targets)) if test and len(test.targets) else None,
         pool=pool,

@@ -3,9 +3,10 @@
 import logging
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -16,11 +17,12 @@ from torch import Tensor
 from equipoise.errors import EquipoiseError, InvalidValue, UnsafeModel, UserCode
 from equipoise.privacy.per_example.clipped_sum import ISOLATED, Layout
 from equipoise.seeds import digest
+from equipoise.tasks.answers import meaning_of
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.made_up import Kind, kind_of
 from equipoise.tasks.persons import ModelPersons
 from equipoise.tasks.splits import Minibatches
-from equipoise.tasks.task import Measured, Task
+from equipoise.tasks.task import Measured, Predictions, Task
 
 log = logging.getLogger("equipoise.client")
 
@@ -318,8 +320,19 @@ def measure(
 def _sums(model: FlatModel, loss: Any, metric: PerExample, records: Records, x: Tensor) -> Tensor:
     """Over the records: the sums of their scores, of their weights and of their losses, and their
     number."""
-    inputs, targets = records
     sums = torch.zeros(4, dtype=torch.float64)
+    for outputs, wanted in _passes(model, records, x):
+        values, weights = metric.score(outputs, wanted)
+        total = float(loss(outputs, wanted)) * len(wanted)
+        sums += torch.tensor(
+            [float(values.double().sum()), float(weights.double().sum()), total, len(wanted)]
+        )
+    return sums
+
+
+def _passes(model: FlatModel, records: Records, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Outputs and targets of the records, some at a time."""
+    inputs, targets = records
     with torch.no_grad():
         numbers = (
             max(math.prod(inputs.shape[1:]), model(x, inputs[:1]).numel()) if len(inputs) else 1
@@ -327,13 +340,41 @@ def _sums(model: FlatModel, loss: Any, metric: PerExample, records: Records, x: 
         at_once = min(256, max(1, AT_ONCE // numbers))
         for start in range(0, len(inputs), at_once):
             some, wanted = inputs[start : start + at_once], targets[start : start + at_once]
-            outputs = model(x, some)
-            values, weights = metric.score(outputs, wanted)
-            total = float(loss(outputs, wanted)) * len(some)
-            sums += torch.tensor(
-                [float(values.double().sum()), float(weights.double().sum()), total, len(some)]
-            )
-    return sums
+            yield model(x, some), wanted
+
+
+class Parts(tuple[Records, ...]):
+    """Test records, together or by client; no repr shows them."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Parts({sum(len(inputs) for inputs, _ in self)} records)"
+
+
+@dataclass(frozen=True, repr=False)
+class ModelMeasure:
+    """Error and mean loss of a network on records declared public, together or one part for each
+    client; and its answers, where the loss says what they are."""
+
+    model: FlatModel
+    loss: Any
+    metric: Any
+    parts: Parts
+
+    def __call__(self, x: Tensor) -> Measured:
+        return measure(self.model, self.loss, self.metric, self.parts, x)
+
+    def predictions(self, x: Tensor) -> Predictions | None:
+        meaning = meaning_of(self.loss)
+        if meaning is None:
+            return None
+        passes = [[*_passes(self.model, records, x)] for records in self.parts]
+        outputs, targets = (torch.cat(many) for many in zip(*chain(*passes), strict=True))
+        sizes = [sum(len(wanted) for _, wanted in part) for part in passes]
+        clients = [i for i, size in enumerate(sizes) for _ in range(size)]
+        answers = meaning(outputs.double(), targets)
+        return answers and answers._replace(clients=clients if len(sizes) > 1 else ())
 
 
 def model_task(
@@ -377,7 +418,7 @@ def model_task(
         x0=model.initial(),
         shapes=model.shapes,
         clients=replace(together(data, unreadable), owners=owners),
-        measure=(lambda x: measure(model, loss, metric, tests, x)) if tests else None,
+        measure=ModelMeasure(model, loss, metric, Parts(tests)) if tests else None,
         pool=None if pool is None else together((pool,), None),
         batch=batch,
         test_records=sum(len(inputs) for inputs, _ in tests),

@@ -129,6 +129,44 @@ class Measured(NamedTuple):
 Measure = Callable[[Tensor], Measured]
 
 
+class Predictions(NamedTuple):
+    """What a model answers on test records, and what is true.
+
+    output      the probability of the second of two classes [n], of each of more [n, classes]; or a
+                value [n], in units of the label
+    truth       the class of every record, from 0; or its value
+    classes     how many; 0 where values are predicted
+    names       of the classes, where they have names
+    groups      the group of every record, where that was asked for, by the column `grouped_by`
+    clients     whose test record each is, where the task knows that
+    """
+
+    output: NDArray[np.float64]
+    truth: NDArray[Any]
+    classes: int
+    names: tuple[str, ...] = ()
+    groups: Sequence[str] = ()
+    grouped_by: str = ""
+    clients: Sequence[int] = ()
+
+    def rows(self, chosen: NDArray[np.bool_]) -> "Predictions":
+        """Some of the records, no more divided."""
+        return Predictions(self.output[chosen], self.truth[chosen], self.classes, self.names)
+
+    def __repr__(self) -> str:
+        return f"Predictions({len(self.truth)} records)"
+
+
+@runtime_checkable
+class Predicts(Protocol):
+    """A measure that can also tell the model's answers themselves."""
+
+    def predictions(self, x: Tensor) -> Predictions | None:
+        """Of the model x [d]; None where what the model answers is neither probabilities nor
+        values."""
+        ...
+
+
 @dataclass(frozen=True)
 class TaskOptions:
     """What a user may say to a task; None is the task's own default (for batch: all records).
@@ -143,6 +181,7 @@ class TaskOptions:
     proxy        files with public records like the private ones, to plan on
     public_records   how many of the task's own records are declared public, to plan on; they are
                  not trained on
+    groups       the column by which measures on public test records are told for each group
     unit         whose privacy is protected: if one record's, then no record may change the number
                  of the others
     person       what says whose a record is: a column, or a file with a name for each record
@@ -162,6 +201,7 @@ class TaskOptions:
     proxy: tuple[str, ...] = ()
     public_records: int = 0
     test_share: float = 0.0
+    groups: str | None = None
     unit: Unit = "client"
     person: str | None = None
 
@@ -310,7 +350,8 @@ class TaskSpec:
     load_client   one client alone, without opening what belongs to the others; None where the task
                   deals records that lie together
     load_to_plan  the task as a planner may see it: without any private record
-    measure       (files, reading) -> Measure, for tasks that read files of one's own
+    measure       (files, reading) -> Measure, for tasks that read files of one's own; where these
+                  have columns (files, groups, groups of the run, reading)
     own_records   the records of one file of a client, and their link, for that client's own use
     own_files     whether private records come from files of the user
     pools_itself  whether a planner may take some of its records for public without being told:
