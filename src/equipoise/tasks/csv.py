@@ -13,12 +13,16 @@ makes two records. A cell that cannot be read is a missing one.
 import csv
 import logging
 import math
+import os
 import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from equipoise.errors import DataError, InvalidValue, UserCode, require
 from equipoise.tasks.bounds import Column, parse_bounds, read_text
@@ -31,6 +35,7 @@ from equipoise.tasks.linear import (
     linear_measure,
     linear_task,
 )
+from equipoise.tasks.reader import Inputs, named_classes
 from equipoise.tasks.task import Measure, Table, Takes, Task, TaskOptions, TaskSpec
 
 log = logging.getLogger("equipoise.client")
@@ -179,12 +184,11 @@ def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
     """The records of a file. With `keep_all` those without a declared label stay, all zero: no
     record decides on the number."""
     cells = _read_cells(path, [*(column.name for column in model.columns), model.label.name])
-    coded = {column.name: column.code(cells[column.name]) for column in model.columns}
-    parts = [numbers for numbers, _ in coded.values()]
-    features = np.hstack([*parts, np.full((len(parts[0]), 1), math.sqrt(len(parts)))]) / math.sqrt(
-        len(parts)
-    )
-    changed = {name: count for name, (_, count) in coded.items()}
+    return _labelled(path, cells, model, keep_all)
+
+
+def _labelled(path: str, cells: dict[str, list[str]], model: Model, keep_all: bool) -> Table:
+    features, changed = _features(cells, model)
     known = np.ones(len(features), dtype=bool)
     label = model.label
     if label.categories:
@@ -210,11 +214,21 @@ def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
     return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
 
 
+def _features(
+    cells: dict[str, list[str]], model: Model
+) -> tuple[NDArray[np.float64], dict[str, int]]:
+    """What a model sees of these cells, and how many of each column were clipped or filled."""
+    coded = {column.name: column.code(cells[column.name]) for column in model.columns}
+    parts = [numbers for numbers, _ in coded.values()]
+    bias = np.full((len(parts[0]), 1), math.sqrt(len(parts)))
+    features = np.hstack([*parts, bias]) / math.sqrt(len(parts))
+    return features, {name: count for name, (_, count) in coded.items()}
+
+
 def _read_cells(path: str, names: list[str]) -> dict[str, list[str]]:
     """The named columns of a file, as text; the file must have these columns and no others, in any
     order."""
-    read = _read_parquet if Path(path).suffix in (".parquet", ".pq") else _read_csv
-    header, rows = read(path)
+    header, rows = _read_rows(path)
     _check_header(path, header, names)
     if not rows:
         raise DataError(
@@ -223,17 +237,27 @@ def _read_cells(path: str, names: list[str]) -> dict[str, list[str]]:
     return {name: _cells_at(rows, header.index(name)) for name in names}
 
 
+def _read_rows(path: str) -> tuple[list[str], list[list[str]]]:
+    """The header of a file and the cells of its rows."""
+    read = _read_parquet if Path(path).suffix in (".parquet", ".pq") else _read_csv
+    return read(path)
+
+
 def _cells_at(rows: list[list[str]], place: int) -> list[str]:
     return [row[place] if place < len(row) else "" for row in rows]
 
 
 def _check_header(path: str, header: list[str], names: list[str]) -> None:
-    if len(header) == 1 < len(names) and ";" in header[0]:
-        raise DataError(f"{path} looks separated by semicolons: save it with commas")
+    _check_separator(path, header, names)
     if sorted(header) != sorted(names):
         raise DataError(
             f"{path} does not have the columns of the bounds file: it {_difference(header, names)}"
         )
+
+
+def _check_separator(path: str, header: list[str], names: list[str]) -> None:
+    if len(header) == 1 < len(names) and ";" in header[0]:
+        raise DataError(f"{path} looks separated by semicolons: save it with commas")
 
 
 def _difference(header: list[str], names: list[str]) -> str:
@@ -288,10 +312,117 @@ def _cell(scalar: Any) -> str:
     """As a CSV file would write it; what Python cannot hold, such as a far date, is a missing
     cell."""
     with UserCode():  # a cell must not stop a run, nor stand in an error
-        value = scalar.as_py()
-        text = "" if value is None else str(value)
-        return text.lower() if isinstance(value, bool) else text
+        return _text(scalar.as_py())
     return ""
+
+
+def _text(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return text.lower() if isinstance(value, bool | np.bool_) else text
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """Records as the bounds file of a run says: of a file, a pandas frame, or columns by name."""
+
+    model: Model
+
+    @classmethod
+    def of(cls, bounds: str, label: str) -> Self:
+        return cls(_model_from(bounds, label, "the bounds of this run"))
+
+    @property
+    def link(self) -> Link:
+        return self.model.link
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        label = self.model.label
+        if label.categories:
+            return named_classes(label.name, label.categories)
+        return (f"predicted {label.name}",)
+
+    def inputs(self, source: Any, keep: Sequence[str] | None = None) -> Inputs:
+        names = [column.name for column in self.model.columns]
+        cells, odd = _columns_of(source, names)
+        kept = self._kept(where(source), list(cells), keep)
+        features, changed = _features(cells, self.model)
+        return Inputs(
+            features,
+            {name: cells[name] for name in kept},
+            {name: count for name, count in changed.items() if count},
+            odd,
+        )
+
+    def _kept(self, where: str, header: list[str], keep: Sequence[str] | None) -> list[str]:
+        known = {column.name for column in (*self.model.columns, self.model.label)}
+        kept = [name for name in header if name not in known] if keep is None else list(keep)
+        for name in kept:
+            require(name in header, f"keep={name}: {where} has no such column")
+            require(
+                name not in self.answers,
+                f"{where} has a column {name}, which is what a prediction is called: name the "
+                "columns to carry over (keep), without it",
+            )
+        return kept
+
+    def records(self, source: Any) -> Table:
+        names = [column.name for column in (*self.model.columns, self.model.label)]
+        return _labelled(where(source), _columns_of(source, names)[0], self.model, False)
+
+    def answer(self, outputs: Tensor) -> NDArray[np.float64]:
+        label, answer = self.model.label, self.link.answer(outputs).numpy()
+        if label.categories:
+            return answer
+        return (label.low + label.high) / 2 + (label.high - label.low) / 2 * answer
+
+    def coding(self) -> list[str]:
+        root, names = f"sqrt({len(self.model.columns)})", []
+        for column in self.model.columns:
+            if column.categories:
+                fill = column.fill or "none of these"
+                names += [
+                    f"1 / {root} if {column.name} is {name}, else 0; missing or unknown: {fill}"
+                    for name in column.categories
+                ]
+            else:
+                middle, half = (column.low + column.high) / 2, (column.high - column.low) / 2
+                fill = column.fill or f"{middle:g}"
+                names.append(
+                    f"({column.name} - {middle:.12g}) / {half:.12g} / {root}, {column.name} "
+                    f"clipped to [{column.low:.12g}, {column.high:.12g}]; missing: {fill}"
+                )
+        return names
+
+
+def where(source: Any) -> str:
+    """What an error calls a source."""
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else "the table"
+
+
+def _columns_of(source: Any, names: list[str]) -> tuple[dict[str, list[str]], int]:
+    """The cells of every column, `names` among them, and how many rows were cut or filled up."""
+    place, odd = where(source), 0
+    if isinstance(source, str | os.PathLike):
+        header, rows = _read_rows(place)
+        _check_separator(place, header, names)
+        odd = sum(len(row) != len(header) for row in rows)
+        columns = [_cells_at(rows, i) for i in range(len(header))]
+    else:
+        require(
+            hasattr(source, "keys") and hasattr(source, "__getitem__"),
+            f"data is a {type(source).__name__}: give a path, a pandas frame, or a dict of columns",
+        )
+        header = [str(name) for name in source]
+        columns = [[_text(value) for value in source[name]] for name in dict.fromkeys(source)]
+    missing = [name for name in names if name not in header]
+    if missing:
+        raise DataError(f"{place} lacks columns that the model needs: {', '.join(missing)}")
+    if repeated := sorted({name for name in header if header.count(name) > 1}):
+        raise DataError(f"{place} repeats a column: {', '.join(repeated)}")
+    if len({len(column) for column in columns}) > 1:
+        raise DataError(f"{place} has columns of different lengths")
+    return dict(zip(header, columns, strict=True)), odd
 
 
 SPEC = TaskSpec(
@@ -302,5 +433,6 @@ SPEC = TaskSpec(
     load_to_plan=tables_to_plan,
     measure=tables_measure,
     own_records=own_records,
+    reader=TableReader.of,
     own_files=True,
 )

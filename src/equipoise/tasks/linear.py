@@ -34,6 +34,7 @@ class Link:
     hessian      its second derivative by the outputs, [..., n, outputs, outputs]
     error        of all records together, their weights [n] summing to one
     constant     the error of the best constant answer to the targets
+    answer       what outputs say: the probability of each class [..., n, classes], or the target
     error_name   what the error is, in words
     curvature    the largest second derivative of a record's loss by its outputs
     steepest     the largest norm of the residual
@@ -46,6 +47,7 @@ class Link:
     hessian: Callable[[Tensor], Tensor]
     error: Callable[[Tensor, Tensor, Tensor], Tensor]
     constant: Callable[[NDArray[np.float64]], float]
+    answer: Callable[[Tensor], Tensor]
     error_name: str
     curvature: float
     steepest: float
@@ -65,6 +67,7 @@ LOGISTIC = Link(  # one output; targets 0 or 1; an output of zero says 1
         ((outputs >= 0) != (targets > 0)).squeeze(-1) * weights
     ).sum(-1),
     constant=lambda targets: min(targets.mean(), 1 - targets.mean()),
+    answer=lambda outputs: torch.sigmoid(torch.cat([-outputs, outputs], -1)),
     error_name=SHARE_WRONG,
     curvature=1 / 4,
     steepest=1.0,
@@ -86,6 +89,7 @@ MULTINOMIAL = Link(  # an output for each class; targets one-hot
         (outputs.argmax(-1) != targets.argmax(-1)) * weights
     ).sum(-1),
     constant=lambda targets: 1 - targets.mean(0).max(),
+    answer=lambda outputs: torch.softmax(outputs, -1),
     error_name=SHARE_WRONG,
     curvature=1 / 2,
     steepest=math.sqrt(2),
@@ -103,6 +107,7 @@ def least_squares(unit: float) -> Link:
             unit * ((outputs - targets).square().squeeze(-1) * weights).sum(-1).sqrt()
         ),
         constant=lambda targets: unit * targets.std(),
+        answer=lambda outputs: outputs,
         error_name="root mean squared error",
         curvature=1.0,
         steepest=math.inf,
