@@ -52,7 +52,7 @@ STEPS = 50  # of L-BFGS, for a network
 AT_ONCE = 256  # records of a network
 
 
-class Found(NamedTuple):
+class Tuned(NamedTuple):
     """A model x, the rho and l2 that gave it, and what cross-validation says of it, of the
     federated model as it is, and of one's own records alone."""
 
@@ -74,7 +74,7 @@ class Own(Protocol):
         """Whether all records have the same."""
         ...
 
-    def search(self, federated: Tensor) -> Found: ...
+    def search(self, federated: Tensor) -> Tuned: ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,14 +89,14 @@ class LinearOwn:
     def one_label(self) -> bool:
         return self.link.constant(self.records.targets) == 0
 
-    def search(self, federated: Tensor) -> Found:
+    def search(self, federated: Tensor) -> Tuned:
         x, zero = federated.double(), torch.zeros_like(federated, dtype=torch.float64)
         towards = pulled(self.records, self.link, x, (math.inf, *RHOS))
         alone = best_of(pulled(self.records, self.link, zero))
         best = best_of([*towards, alone])
         centre, rho, l2 = (zero, 0.0, best.pull) if best is alone else (x, best.pull, 0.0)
         solved = tuned(self.records, self.link, centre, best.pull, EXACT)
-        return Found(solved, rho, l2, best, towards[0], alone)
+        return Tuned(solved, rho, l2, best, towards[0], alone)
 
 
 @dataclass(frozen=True, repr=False)
@@ -116,14 +116,14 @@ class NetworkOwn:
         classes = self.targets.dim() == 1 and not self.targets.is_floating_point()
         return classes and bool((self.targets == self.targets[0]).all())
 
-    def search(self, federated: Tensor) -> Found:
+    def search(self, federated: Tensor) -> Tuned:
         def fit(rho: float, used: Indices) -> Tensor:
             return self._tuned(federated, rho, used)
 
         tried = every_pull((math.inf, *NETWORK_RHOS), self.number, fit, self._measured)
         best = best_of(tried)
         solved = fit(best.pull, np.arange(self.number))
-        return Found(solved, best.pull, 0.0, best, tried[0], tried[-1])
+        return Tuned(solved, best.pull, 0.0, best, tried[0], tried[-1])
 
     def _measured(self, x: Tensor, index: Indices) -> Measured:
         chosen = torch.from_numpy(index)
@@ -309,17 +309,17 @@ def _network_own(clients: ModelClients, result: Result, data: Any, layers: Layer
 def _adapted(federated: Result, own: Own) -> Result:
     """The result of tuning: figures that were measured of the federated model are not its own."""
     start = torch.from_numpy(federated.x)
-    found = own.search(start)
+    tuning = own.search(start)
     tensors = own.names if isinstance(own, NetworkOwn) else tuple(federated.parameters)
     about = Adapted(
-        rho=found.rho,
-        l2=found.l2,
+        rho=tuning.rho,
+        l2=tuning.l2,
         tensors=tensors,
         records=own.number,
-        error=found.best.error,
-        standard_error=found.best.standard_error,
-        federated_error=found.federated.error,
-        alone_error=found.alone.error,
+        error=tuning.best.error,
+        standard_error=tuning.best.standard_error,
+        federated_error=tuning.federated.error,
+        alone_error=tuning.alone.error,
     )
     return federated.model_copy(
         update={
@@ -334,6 +334,6 @@ def _adapted(federated: Result, own: Own) -> Result:
             "per_round": None,
             "failed": None,
             "repeat": None,
-            "x": found.x.to(start.dtype).numpy(),
+            "x": tuning.x.to(start.dtype).numpy(),
         }
     )

@@ -137,5 +137,6 @@ def check_out(out: "str | os.PathLike[str]", source: "str | os.PathLike[str]") -
         place.endswith(".csv"),
         f"out={place}: predictions are written as CSV; give the name of a .csv file",
     )
-    same = os.path.exists(place) and os.path.samefile(place, source)
+    both = os.path.exists(place) and os.path.exists(source)
+    same = both and os.path.samefile(place, source)
     require(not same, f"out={place} is the file that is read: choose another name")

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from equipoise.cli.console import Json, errors, one_thread, say
 from equipoise.cli.train import tell
+from equipoise.errors import InvalidValue
 
 
 def predict(
@@ -45,7 +46,10 @@ def predict(
     made = predictions(load(folder), file, keep or None)
     if out:
         text = made.as_csv()
-        write_whole(out, lambda path: path.write_text(text, encoding="utf-8", newline=""))
+        try:
+            write_whole(out, lambda path: path.write_text(text, encoding="utf-8", newline=""))
+        except OSError as error:
+            raise InvalidValue(f"out={out} cannot be written: {error.strerror}") from None
     elif not json:
         print(made.as_csv(), end="")
     if json:

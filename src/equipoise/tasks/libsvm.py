@@ -252,7 +252,8 @@ def _spread(number: int, share: float) -> NDArray[np.bool_]:
 
 def _read(path: str) -> Lines:
     """The lines of a file: whatever a line holds is no error."""
-    return _stacked(path, [_record(line) for line in _lines(path)])
+    records = [_record(line) for line in _lines(path)]
+    return _stacked(path, records)
 
 
 def _stacked(path: str, records: "list[Record]") -> Lines:
