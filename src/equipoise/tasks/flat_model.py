@@ -98,7 +98,7 @@ class FlatModel:
             value = loss(self._module(inputs), targets)
             wanted = [part for name, part in values.items() if name in names]
             gradients = torch.autograd.grad(value, wanted)
-        return float(value), torch.cat([gradient.reshape(-1) for gradient in gradients])
+        return value.item(), torch.cat([gradient.reshape(-1) for gradient in gradients])
 
     def gradient(
         self, x: Tensor, loss: Loss, inputs: Tensor, targets: Tensor, *draw: int
