@@ -281,6 +281,7 @@ def test_a_tuned_run_says_what_it_is(run, mine, capsys):
     text = Path("mine/not-to-be-released.md").read_text()
     assert text.splitlines()[0] == f"# {FIRST_WORDS}"
     assert "tuned on 60 records of one client, without clip and noise" in text
+    assert all(notice in text for notice in mine["notices"])
     assert FIRST_WORDS in "".join(Path("mine/model-card.md").read_text().splitlines()[:3])
     assert mine["private"] is False
     assert mine["notices"][0].startswith(FIRST_WORDS)
@@ -406,3 +407,10 @@ def test_one_class_of_a_network(tmp_path, monkeypatch):
 def test_the_smallest_loss_is_best_and_the_first_of_several():
     tried = [AtHome(pull, 0.1, 0.0, loss) for pull, loss in ((1, 0.5), (2, 0.4), (3, 0.4))]
     assert adapting.best_of(tried).pull == 2
+    assert adapting.best_of([AtHome(0, 0.1, 0.0, math.nan), *tried]).pull == 2
+
+
+def test_a_model_that_diverged_is_not_tuned(run):
+    diverged = run.model_copy(update={"x": run.x * math.nan})
+    with pytest.raises(InvalidValue, match="parameters that are no numbers, since it diverged"):
+        equipoise.adapt(diverged, "a.csv")

@@ -341,6 +341,12 @@ def test_a_run_of_another_version_is_refused(run, capsys):
         )
 
 
+def test_a_run_that_reads_records_in_another_way_is_refused(run):
+    other = run.model_copy(update={"reading": {**run.reading, "era": "of the emperor"}})
+    with pytest.raises(DataError, match="the run does not say how records are read as this vers"):
+        other.predict("new.csv")
+
+
 # ---- LIBSVM texts ----
 
 

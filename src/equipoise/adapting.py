@@ -203,6 +203,11 @@ def adapt(
         "give one of data, a file of your own records, and client, the number of a client of the "
         "task, from 0",
     )
+    require(
+        bool(np.isfinite(federated.x).all()),
+        "the run's model has parameters that are no numbers, since it diverged: train again, with "
+        "a smaller eta",
+    )
     own = _own(federated, data, client, layers, task)
     require(
         own.number >= FEWEST_RECORDS,

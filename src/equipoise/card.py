@@ -36,13 +36,12 @@ def model_card(result: Result) -> str:
 
 def _reader(result: Result) -> "Reader | None":
     """How its task reads files, if it does."""
-    from equipoise.tasks.catalogue import is_named, task_spec  # torch
+    from equipoise.tasks.catalogue import is_named, load_reader, task_spec  # torch
 
-    spec = task_spec(result.run.task) if is_named(result.run.task) else None
-    if spec is None or spec.reader is None:
+    name = result.run.task
+    if not is_named(name) or task_spec(name).reader is None:
         return None
-    reader: Reader = spec.reader(**result.reading)
-    return reader
+    return load_reader(name, result.reading)
 
 
 def _what(result: Result, reader: "Reader | None") -> str:
@@ -52,9 +51,9 @@ def _what(result: Result, reader: "Reader | None") -> str:
         kind = f"A linear model with {result.dimension:,} parameters"
         kind += f" for {', '.join(reader.answers)}"
     return (
-        f"{kind}. Trained by {run.algorithm} on the records of {run.clients} clients, which did "
-        f"not share them, in {result.rounds} rounds with {run.iterations} local steps in all "
-        f"(Equipoise {result.version}). {_public(result)}"
+        f"{kind}. Trained by {run.algorithm} on the records of {run.clients} clients, in "
+        f"{result.rounds} rounds with {run.iterations} local steps in all (Equipoise "
+        f"{result.version}). {_public(result)}"
     )
 
 

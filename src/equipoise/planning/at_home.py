@@ -110,7 +110,7 @@ def pulled(
 
 def best_of(tried: Sequence[AtHome]) -> AtHome:
     """That with the smallest loss, the first of several: errors of few records are coarse."""
-    return min(tried, key=lambda at_home: at_home.loss)
+    return min(tried, key=lambda at_home: (math.isnan(at_home.loss), at_home.loss))
 
 
 def cross_validated(records: Table, link: Link, centre: Tensor, seed: int = 0) -> AtHome:

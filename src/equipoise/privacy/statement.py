@@ -81,6 +81,7 @@ def _not_to_be_released(result: Result, adapted: Adapted, model_sha256: str | No
         spent = f"epsilon = {_number(account.epsilon)} at delta = {_number(result.run.delta)}"
     sections = [
         "# NOT TO BE RELEASED",
+        *(f"**{notice}**" for notice in result.notices),
         f"This model was tuned on {adapted.records} records of one client, without clip and noise. "
         "It may give any of these records away, and no guarantee covers it. It stays where the "
         "records are: it is not sent, published, averaged with others, or used as the start of a "

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from equipoise.errors import InvalidValue, require
+from equipoise.errors import DataError, InvalidValue, require
 from equipoise.paper.tasks import cifar10, fed_ixi, femnist, messidor, reddit
 from equipoise.tasks import breast_cancer, csv, digits, libsvm, own, quadratic
 from equipoise.tasks.flat_model import FlatModel
@@ -105,7 +105,13 @@ def load_reader(name: str, reading: dict[str, Any]) -> Reader:
             f"task={name} reads no file of records that are not its own: in Python, "
             "equipoise.load(RUN).model is the torch module, for inputs as the task makes them"
         )
-    reader: Reader = spec.reader(**reading)
+    try:
+        reader: Reader = spec.reader(**reading)
+    except TypeError:
+        raise DataError(
+            f"task={name}: the run does not say how records are read as this version does: update, "
+            "or train again"
+        ) from None
     return reader
 
 
