@@ -354,14 +354,14 @@ class TableReader:
             odd,
         )
 
-    def _kept(self, where: str, header: list[str], keep: Sequence[str] | None) -> list[str]:
+    def _kept(self, place: str, header: list[str], keep: Sequence[str] | None) -> list[str]:
         known = {column.name for column in (*self.model.columns, self.model.label)}
         kept = [name for name in header if name not in known] if keep is None else list(keep)
         for name in kept:
-            require(name in header, f"keep={name}: {where} has no such column")
+            require(name in header, f"keep={name}: {place} has no such column")
             require(
                 name not in self.answers,
-                f"{where} has a column {name}, which is what a prediction is called: name the "
+                f"{place} has a column {name}, which is what a prediction is called: name the "
                 "columns to carry over (keep), without it",
             )
         return kept
