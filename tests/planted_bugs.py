@@ -35,6 +35,7 @@ TESTS = [
         "one_client",
         "attacks",
         "accountants",
+        "adapt",
     )
 ]
 SLOW = ["tests/test_attacks.py"]
@@ -891,6 +892,42 @@ BUGS = [  # what is wrong, file, old text, new text
         "privacy/job.py",
         "return noise * self.clip * (1 + 2.0**-50)",
         "return noise * (1 + 2.0**-50)",
+    ),
+    (
+        "a file decides that a model tuned at home is private",
+        "result.py",
+        "if self.private and self.adapted:",
+        "if False:",
+    ),
+    (
+        "a model tuned at home is called private",
+        "adapting.py",
+        '            "private": False,\n',
+        "",
+    ),
+    (
+        "a model tuned at home has the guarantee of the federated one",
+        "privacy/statement.py",
+        "    if result.adapted:\n",
+        "    if False:\n",
+    ),
+    (
+        "a federation begins from a model tuned at home",
+        "tasks/own.py",
+        "not any(getattr(part, NOT_TO_BE_RELEASED, False) for part in model.modules())",
+        "True",
+    ),
+    (
+        "the module of a model tuned at home is not marked",
+        "prediction.py",
+        "    if result.adapted:\n",
+        "    if False:\n",
+    ),
+    (
+        "a model tuned at home is tuned once more",
+        "adapting.py",
+        "        federated.adapted is None,",
+        "        True,",
     ),
 ]
 

@@ -168,6 +168,7 @@ def test_a_saved_run_reads_back(tmp_path, capsys):
     assert sorted(path.name for path in out.iterdir()) == [
         "curve.png",
         "guarantee.md",
+        "model-card.md",
         "model.safetensors",
         "result.json",
     ]
@@ -351,7 +352,10 @@ TABLE = (
     "train --task csv --data a.csv b.csv --test test.csv --label outcome --bounds bounds.toml "
     "--epsilon 2 --clip 1 --iterations 4 --out run"
 )
-SAVED = ("result.json", "model.safetensors", "guarantee.md", "bounds.toml", "curve.png")
+SAVED = (
+    *("result.json", "model.safetensors", "guarantee.md", "bounds.toml"),
+    *("model-card.md", "curve.png"),
+)
 
 
 @pytest.fixture

@@ -353,7 +353,7 @@ def test_nothing_but_the_releases_depends_on_private_values(clinic, capsys, monk
         files = sorted(
             (
                 path.name,
-                re.sub("SHA-256 `.*`", "", path.read_text())
+                re.sub(r"SHA-256 `.*`|(?<=public test records: )\d\.\d{4}", "", path.read_text())
                 if path.suffix in (".md", ".toml")
                 else "",
             )

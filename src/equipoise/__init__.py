@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from equipoise._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from equipoise.adapting import adapt
     from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel
     from equipoise.paper.report import report
     from equipoise.planning.plan import Plan, Question
@@ -43,6 +44,7 @@ __all__ = [
     "Tried",
     "UnsafeModel",
     "accuracy",
+    "adapt",
     "compare_accountants",
     "epsilon_spent",
     "evaluate",
@@ -62,6 +64,7 @@ __all__ = [
 _names = lazy_names(
     __name__,
     {
+        "adapting": "adapt",
         "errors": "DataError EquipoiseError InvalidValue UnsafeModel",
         "paper.report": "report",
         "planning.plan": "Plan Question",

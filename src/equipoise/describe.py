@@ -9,7 +9,7 @@ from statistics import median
 from equipoise.facts import BY_RECORDS, EQUAL
 from equipoise.measures import MEASURES, SHORT, Estimate, Measures, Part
 from equipoise.planning.plan import Option, Plan, Prediction, Way
-from equipoise.result import Result
+from equipoise.result import Adapted, Result
 from equipoise.settings import Run
 
 WHOM = {
@@ -32,12 +32,33 @@ def _aligned(facts: list[tuple[str, str]]) -> list[str]:
 
 
 def result_facts(result: Result, parts: bool = True) -> list[tuple[str, str]]:
+    if result.adapted:
+        return adapted_facts(result.adapted)
     measures = measure_facts(result.measures, parts) if result.measures else []
     facts = [*_errors(result), *measures]
     facts += [*_returns(result), _spent(result), _protected(result)]
     if result.run.epsilon < inf:
         facts += [_adversary(result), _noise(result)]
     return [*facts, _clip(result), *_weights(result.run)]
+
+
+def adapted_facts(adapted: Adapted) -> list[tuple[str, str]]:
+    """How a model was tuned at home, and what cross-validation there says of it."""
+    how = f"rho = {adapted.rho:g}, of own loss + (rho/2) |x - x_federated|^2"
+    if adapted.rho == inf:
+        how = "rho = inf: the federated model as it is"
+    elif adapted.rho == 0:
+        ridge = f", with l2 = {adapted.l2:g}" if adapted.l2 else ""
+        how = f"rho = 0: one's own records alone{ridge}"
+    return [
+        ("tuned", f"{how}; {', '.join(adapted.tensors)}; {number_of(adapted.records, 'record')}"),
+        (
+            "at home",
+            f"error {adapted.error:.4f} ± {adapted.standard_error:.4f} by cross-validation on "
+            f"these records; federated model {adapted.federated_error:.4f}, own records alone "
+            f"{adapted.alone_error:.4f}",
+        ),
+    ]
 
 
 def headline(result: Result) -> str:

@@ -6,7 +6,7 @@ default that means what was before. What version 0.1 wrote (format 0: everything
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -21,6 +21,9 @@ from equipoise.errors import DataError
 from equipoise.measures import Measures
 from equipoise.privacy.events import Account, Event
 from equipoise.settings import Real, Returns, Run
+
+if TYPE_CHECKING:
+    from torch import nn
 
 FORMAT = 1
 
@@ -79,6 +82,28 @@ class PublicOnly(BaseModel):
     records: int
     test_error: Real
     test_loss: Real
+
+
+class Adapted(BaseModel):
+    """How a federated model was tuned at home: x minimises the mean loss of one's own records +
+    (l2/2) |x|^2 + (rho/2) |x - x_federated|^2, or stays x_federated where rho is infinite.
+
+    tensors   the names of what was tuned; the rest is as it was
+    records   how many of one's own
+    error, standard_error   by cross-validation on them; of the federated model as it is, and of the
+    best model of one's own records alone, the same
+    """
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    rho: Real
+    l2: float
+    tensors: tuple[str, ...]
+    records: int
+    error: Real
+    standard_error: Real
+    federated_error: Real
+    alone_error: Real
 
 
 def _account_document(account: Account) -> dict[str, Any]:
@@ -160,8 +185,13 @@ class Result(BaseModel):
     reading: dict[str, Any]
     repeat: str | None
     version: str
+    adapted: Adapted | None = None
+    """Where the model was tuned on one client's own records, without noise: NOT TO BE RELEASED."""
     x: Annotated[Any, Field(exclude=True, repr=False)] = None
     """The model that `run.returns` says, a vector [d]; not part of the document."""
+    module: Annotated[Any, Field(exclude=True, repr=False)] = None
+    """The module of a task that was made in Python, which no name can load; not part of the
+    document either."""
 
     @model_validator(mode="before")
     @classmethod
@@ -176,6 +206,8 @@ class Result(BaseModel):
     @model_validator(mode="after")
     def _not_private_by_its_own_word(self) -> Self:
         """A file, of an older version or edited, does not decide what is called private."""
+        if self.private and self.adapted:
+            self.__dict__["private"] = False
         if self.private and self.vacuous:
             self.__dict__["private"] = False
             self.__dict__["notices"] = [f"NOT PRIVATE: {self.vacuous}.", *self.notices]
@@ -203,6 +235,28 @@ class Result(BaseModel):
         """gamma: all that is noised is a whole multiple of it. None where there is no noise, and of
         results that were made before releases were rounded."""
         return self.account.lattice or None
+
+    @property
+    def model(self) -> "nn.Module":
+        """The trained torch module, in eval mode. Of a network it is the task's own; of a linear
+        model an nn.Linear on coded features, whose outputs are logits (sigmoid of the one output is
+        the probability of the second class, softmax of several those of the classes) or, of least
+        squares, (value - middle) / half range."""
+        from equipoise.prediction import model_of  # torch
+
+        return model_of(self)
+
+    def predict(self, data: Any) -> Any:
+        """What the model says of records: a path, a pandas frame, or columns by name, without a
+        label. Probabilities [n, classes] or values [n] as a NumPy array; of a frame, a frame."""
+        from equipoise.prediction import predict  # torch
+
+        return predict(self, data)
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Without the module, which need not be fit to be pickled."""
+        state = super().__getstate__()
+        return {**state, "__dict__": {**state["__dict__"], "module": None}}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Result) and self.model_dump() == other.model_dump()

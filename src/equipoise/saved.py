@@ -1,5 +1,6 @@
-"""A run in a folder: result.json, model.safetensors, guarantee.md, curve.png, and bounds.toml where
-there was one.
+"""A run in a folder: result.json, model.safetensors, guarantee.md, model-card.md, curve.png, and
+bounds.toml where there was one. A model that was tuned at home has not-to-be-released.md instead of
+guarantee.md, and no curve.
 
 The folder is reserved before training, so that no budget is spent on a result that cannot be kept,
 nor by two runs for one folder; and it must have room. Every file appears whole or not at all. What
@@ -17,12 +18,17 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
+from equipoise.card import model_card
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.privacy.statement import statement
 from equipoise.refusals import first_sentence
 from equipoise.result import Result
 
-FILES = ("result.json", "model.safetensors", "guarantee.md", "bounds.toml", "curve.png")
+GUARANTEE, WARNING = "guarantee.md", "not-to-be-released.md"
+FILES = (
+    *("result.json", "model.safetensors", GUARANTEE, WARNING, "bounds.toml"),
+    *("model-card.md", "curve.png"),
+)
 MARK = "unfinished"  # a file that stands here until everything but the picture does
 ROOM = 10**6  # bytes for all files but the model; some 50,000 are usual
 
@@ -85,7 +91,10 @@ def save(result: Result, out: "str | os.PathLike[str]") -> str | None:
 
 def _written(folder: Path, result: Result) -> str:
     """Which files are there, and which are not."""
-    wanted = [name for name in FILES if name != "bounds.toml" or result.reading.get("bounds")]
+    needless = {GUARANTEE, "curve.png"} if result.adapted else {WARNING}
+    if not result.reading.get("bounds"):
+        needless.add("bounds.toml")
+    wanted = [name for name in FILES if name not in needless]
     kept = [name for name in wanted if (folder / name).exists()]
     lost = [name for name in wanted if name not in kept]
     return f"written: {', '.join(kept) or 'nothing'}; not written: {', '.join(lost) or 'nothing'}"
@@ -97,9 +106,11 @@ def _write(folder: Path, result: Result) -> None:
     _write_text(folder / "result.json", result.to_json() + "\n")
     model = model_file(_named(result), metadata={"format": "pt"})
     write_whole(folder / "model.safetensors", lambda path: path.write_bytes(model))
-    _write_text(folder / "guarantee.md", statement(result, hashlib.sha256(model).hexdigest()))
+    words = statement(result, hashlib.sha256(model).hexdigest())
+    _write_text(folder / (WARNING if result.adapted else GUARANTEE), words)
     if bounds := result.reading.get("bounds"):
         _write_text(folder / "bounds.toml", bounds)
+    _write_text(folder / "model-card.md", model_card(result))
     (folder / MARK).unlink(missing_ok=True)
 
 

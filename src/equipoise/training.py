@@ -22,6 +22,7 @@ from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
 from equipoise.result import Point, PublicOnly, Result
 from equipoise.settings import Run, Settings, as_paths
 from equipoise.tasks import Task, TaskOptions, load_measure, load_task
+from equipoise.tasks.network import ModelClients
 from equipoise.tasks.public import public_only
 from equipoise.tasks.task import Predicts
 
@@ -57,7 +58,11 @@ def train(
     ((trained,),) = run_rounds(
         [ready.task], [[ready.run]], [[ready.account]], ready.schedule, ready.noise, watch
     )
-    return _result(ready, trained, _measures(ready.task, trained.x))
+    clients = ready.task.clients
+    result = _result(ready, trained, _measures(ready.task, trained.x))
+    if ready.command or not isinstance(clients, ModelClients):
+        return result
+    return result.model_copy(update={"module": clients.model.module})
 
 
 def rounds(settings: "Settings | Plan | None" = None, **values: Any) -> Iterator[Round]:

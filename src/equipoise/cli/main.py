@@ -16,6 +16,7 @@ from equipoise.cli.config import flag_of, with_config
 from equipoise.cli.console import fail, say
 from equipoise.cli.data import data
 from equipoise.cli.plan import plan
+from equipoise.cli.predict import adapt, predict
 from equipoise.cli.report import report
 from equipoise.cli.store import store
 from equipoise.cli.sweep import sweep
@@ -30,7 +31,7 @@ app = App(
     version=version("equipoise"),
     suppress_keyboard_interrupt=False,  # main says what an interrupt cost
 )
-for command in (plan, train, show, evaluate, sweep, report, account):
+for command in (plan, train, show, evaluate, predict, adapt, sweep, report, account):
     app.command(command)
 app.command(data)
 app.command(store)

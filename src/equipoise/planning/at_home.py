@@ -1,18 +1,21 @@
 """What a silo can do at home, for nothing: train on its own records alone, or tune the federated
 model on them. Such a model stays at home, so it needs no noise."""
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.errors import InvalidValue, require
 from equipoise.planning.question import Question
 from equipoise.tasks import TaskOptions, task_spec
 from equipoise.tasks.linear import LinearClients, Link, linear_clients, linear_measure
-from equipoise.tasks.public import rough_minimiser
-from equipoise.tasks.task import Table
+from equipoise.tasks.public import ROUGH, rough_minimiser
+from equipoise.tasks.task import Measured, Table
 
 PULLS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 FOLDS = 5
@@ -42,38 +45,77 @@ class Towards:
         return Towards(self.client.single(), self.centre.float())
 
 
-def tuned(records: Table, link: Link, centre: Tensor, pull: float) -> Tensor:
-    """The minimiser of a silo's own mean loss + (pull / 2) |x - centre|^2. Alone, the centre is
-    zero, and the pull is l2."""
+def tuned(
+    records: Table, link: Link, centre: Tensor, pull: float, tolerance: float = ROUGH
+) -> Tensor:
+    """The minimiser of a silo's own mean loss + (pull / 2) |x - centre|^2, up to a gradient of
+    length `tolerance`; an infinite pull leaves the centre. Alone, the centre is zero, and the pull
+    is l2."""
+    if pull == math.inf:
+        return centre
     client = linear_clients([records], link, pull, None, 0)
-    return rough_minimiser(Towards(client, centre.double()), centre.double())
+    return rough_minimiser(Towards(client, centre.double()), centre.double(), tolerance)
 
 
 @dataclass(frozen=True)
 class AtHome:
-    """What a silo finds by cross-validation on its own records: the pull that is best, and its
-    error on records that were left out, with its standard error over the folds."""
+    """What a silo finds by cross-validation on its own records: a pull, and the error on records
+    that were left out, with its standard error over the folds, and the mean loss."""
 
     pull: float
     error: float
     standard_error: float
+    loss: float
 
 
-def cross_validated(records: Table, link: Link, centre: Tensor, seed: int = 0) -> AtHome:
-    """Of every pull, the error on a fifth of the records that was left out, five times."""
-    order = np.random.default_rng(seed).permutation(len(records.features))
-    folds = np.arange(len(order)) % min(FOLDS, len(order))
-    by_loss = []
-    for pull in PULLS:
+Indices = NDArray[np.int64]
+Fit = Callable[[float, Indices], Tensor]
+"""The model that a pull gives on the records of these indices."""
+
+
+def every_pull(
+    pulls: Sequence[float],
+    number: int,
+    fit: Fit,
+    measure: Callable[[Tensor, Indices], Measured],
+    seed: int = 0,
+) -> list[AtHome]:
+    """Of every pull, how the model does on a fifth of the records that was left out, five times."""
+    order = np.random.default_rng(seed).permutation(number)
+    folds = np.arange(number) % min(FOLDS, number)
+    tried = []
+    for pull in pulls:
         errors, losses = [], []
         for k in range(folds.max() + 1):
-            used, left_out = (records.rows(order[at]) for at in (folds != k, folds == k))
-            measured = linear_measure(left_out, link)(tuned(used, link, centre, pull))
+            measured = measure(fit(pull, order[folds != k]), order[folds == k])
             errors.append(float(measured.error))
             losses.append(float(measured.loss))
         spread = float(np.std(errors) / np.sqrt(max(1, len(errors) - 1)))
-        by_loss.append((float(np.mean(losses)), AtHome(pull, float(np.mean(errors)), spread)))
-    return min(by_loss, key=lambda pair: pair[0])[1]
+        tried.append(AtHome(pull, float(np.mean(errors)), spread, float(np.mean(losses))))
+    return tried
+
+
+def pulled(
+    records: Table, link: Link, centre: Tensor, pulls: Sequence[float] = PULLS, seed: int = 0
+) -> list[AtHome]:
+    """Of every pull from the centre, what linear models do on records that were left out."""
+    return every_pull(
+        pulls,
+        len(records.features),
+        lambda pull, used: tuned(records.rows(used), link, centre, pull),
+        lambda x, left_out: linear_measure(records.rows(left_out), link)(x),
+        seed,
+    )
+
+
+def best_of(tried: Sequence[AtHome]) -> AtHome:
+    """That with the smallest loss, the first of several: errors of few records are coarse."""
+    return min(tried, key=lambda at_home: (math.isnan(at_home.loss), at_home.loss))
+
+
+def cross_validated(records: Table, link: Link, centre: Tensor, seed: int = 0) -> AtHome:
+    """The best pull."""
+    return best_of(pulled(records, link, centre, seed=seed))
 
 
 FEWEST_RECORDS = 10

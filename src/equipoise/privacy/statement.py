@@ -2,11 +2,11 @@
 
 import math
 
-from equipoise.describe import clipped, counting
+from equipoise.describe import adapted_facts, clipped, counting
 from equipoise.facts import EQUAL
 from equipoise.privacy.groups import SHOWN, together
 from equipoise.privacy.promise import REASONABLE, STRONG
-from equipoise.result import Result
+from equipoise.result import Adapted, Result
 
 UNIT = {
     "client": "everything that one client holds",
@@ -60,6 +60,8 @@ FLOATING_POINT = (
 
 def statement(result: Result, model_sha256: str | None = None) -> str:
     """Markdown; the numbers in its tables are written so that they read back exactly."""
+    if result.adapted:
+        return _not_to_be_released(result, result.adapted, model_sha256)
     title, promised = "# Privacy guarantee of a training run", "## What is guaranteed"
     if not result.private:
         title, promised = "# NOT a privacy guarantee", "## What the run spends"
@@ -76,6 +78,31 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
     if result.run.epsilon < math.inf:
         sections += ["## What is not covered", _list(_not_covered(result))]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _not_to_be_released(result: Result, adapted: Adapted, model_sha256: str | None) -> str:
+    """Of a model that was tuned at home; the account is that of the run that it came from."""
+    account, unit = result.account, result.run.unit
+    spent = "epsilon = inf: no noise was added"
+    if account.epsilon < math.inf:
+        spent = f"epsilon = {_number(account.epsilon)} at delta = {_number(result.run.delta)}"
+    sections = [
+        "# NOT TO BE RELEASED",
+        *(f"**{notice}**" for notice in result.notices),
+        f"This model was tuned on {adapted.records} records of one client, without clip and noise. "
+        "It may give any of these records away, and no guarantee covers it. It stays where the "
+        "records are: it is not sent, published, averaged with others, or used as the start of a "
+        "federation.",
+        _table(dict(adapted_facts(adapted))),
+        f"The run that it came from spent {spent} for one {unit} ({result.run.algorithm}, "
+        f"{result.run.clients} clients); tuning at home spent nothing, since nothing of it leaves. "
+        "The guarantee of that run is about its own model, which lies in its own folder.",
+        f"Equipoise {result.version}."
+        if not model_sha256
+        else f"Equipoise {result.version}. This "
+        f"is about the model in the file with SHA-256 `{model_sha256}`.",
+    ]
+    return "\n\n".join(sections) + "\n"
 
 
 def _promised(result: Result) -> dict[str, str]:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
         TASKS,
         load_client,
         load_measure,
+        load_network,
+        load_reader,
         load_task,
         load_to_plan,
         task_spec,
@@ -24,6 +26,8 @@ __all__ = [
     "TaskOptions",
     "load_client",
     "load_measure",
+    "load_network",
+    "load_reader",
     "load_task",
     "load_to_plan",
     "own_task",
@@ -34,7 +38,10 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "catalogue": "TASKS load_client load_measure load_task load_to_plan task_spec",
+        "catalogue": (
+            "TASKS load_client load_measure load_network load_reader load_task load_to_plan "
+            "task_spec"
+        ),
         "own": "own_task",
         "task": "Clients Measured Task TaskOptions stacked",
     },

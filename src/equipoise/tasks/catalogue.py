@@ -5,9 +5,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from equipoise.errors import InvalidValue, require
+from equipoise.errors import DataError, InvalidValue, require
 from equipoise.paper.tasks import cifar10, fed_ixi, femnist, messidor, reddit
 from equipoise.tasks import breast_cancer, csv, digits, libsvm, own, quadratic
+from equipoise.tasks.flat_model import FlatModel
+from equipoise.tasks.network import ModelClients
+from equipoise.tasks.reader import Reader
 from equipoise.tasks.task import Measure, Task, TaskOptions, TaskSpec
 
 TASKS: dict[str, TaskSpec] = {
@@ -85,7 +88,7 @@ def load_measure(
     `reading` is what the run's result kept to read other files alike; private files stay closed.
     """
     require(
-        name in TASKS or name.endswith(".py"),
+        is_named(name),
         f"task={name!r} was made in Python: measure its model there",
     )
     spec, files = task_spec(name), data or options.test
@@ -100,6 +103,47 @@ def load_measure(
         way_out = ": give --data FILE" if spec.measure else ""
         raise InvalidValue(f"task={name} has no public test records{way_out}")
     return measure
+
+
+def load_reader(name: str, reading: dict[str, Any]) -> Reader:
+    """How records are read for a model of the task, from what the run's result kept."""
+    spec = task_spec(name) if is_named(name) else None
+    if spec is None or spec.reader is None:
+        raise InvalidValue(
+            f"task={name} reads no file of records that are not its own: in Python, "
+            "equipoise.load(RUN).model is the torch module, for inputs as the task makes them"
+        )
+    try:
+        reader: Reader = spec.reader(**reading)
+    except TypeError:
+        raise DataError(
+            f"task={name}: the run does not say how records are read as this version does: update, "
+            "or train again"
+        ) from None
+    return reader
+
+
+def load_network(name: str, options: TaskOptions) -> FlatModel | None:
+    """The network of the task; None if its model is linear."""
+    require(
+        is_named(name),
+        f"task={name!r} was made in Python, so its module is there and not with the run: load "
+        "model.safetensors into it (module.load_state_dict)",
+    )
+    spec = task_spec(name)
+    if spec.takes.l2:
+        return None
+    if spec.network:
+        return FlatModel(spec.network(options))
+    clients = load_task(name, options).clients
+    require(isinstance(clients, ModelClients), f"task={name} has no inputs: its model is `x`")
+    assert isinstance(clients, ModelClients)
+    return clients.model
+
+
+def is_named(name: str) -> bool:
+    """Whether it stands for a task that anybody can load."""
+    return name in TASKS or name.endswith(".py")
 
 
 def _checked(name: str, options: TaskOptions) -> TaskSpec:

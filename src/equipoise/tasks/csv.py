@@ -9,12 +9,14 @@ is a missing one. `table_file.py` turns files into cells.
 
 import logging
 import math
+import os
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.tasks.bounds import Column, parse_bounds, read_text
@@ -28,6 +30,7 @@ from equipoise.tasks.linear import (
     linear_measure,
     linear_task,
 )
+from equipoise.tasks.reader import Inputs, named_classes, of_each_class
 from equipoise.tasks.table_file import NAMELESS, read_header, read_table_file
 from equipoise.tasks.task import Table, Takes, Task, TaskOptions, TaskSpec
 
@@ -289,12 +292,7 @@ def _table(path: str, model: Model, cells: dict[str, list[str]]) -> tuple[Table,
 
 def code_cells(cells: dict[str, list[str]], model: Model) -> Coded:
     """The cells of a file, by column, as numbers: what the bounds say of them."""
-    coded = {column.name: column.code(cells[column.name]) for column in model.columns}
-    parts = [numbers for numbers, _ in coded.values()]
-    features = np.hstack([*parts, np.full((len(parts[0]), 1), math.sqrt(len(parts)))]) / math.sqrt(
-        len(parts)
-    )
-    changed = {name: count for name, (_, count) in coded.items()}
+    features, changed = _features(cells, model)
     label, labels = model.label, cells[model.label.name]
     if label.categories:
         index = label.index(labels)
@@ -309,6 +307,127 @@ def code_cells(cells: dict[str, list[str]], model: Model) -> Coded:
     return Coded(table, label.readable(labels), changed)
 
 
+def _features(
+    cells: dict[str, list[str]], model: Model
+) -> tuple[NDArray[np.float64], dict[str, int]]:
+    """What a model sees of these cells, and how many of each column were clipped or filled."""
+    coded = {column.name: column.code(cells[column.name]) for column in model.columns}
+    parts = [numbers for numbers, _ in coded.values()]
+    bias = np.full((len(parts[0]), 1), math.sqrt(len(parts)))
+    features = np.hstack([*parts, bias]) / math.sqrt(len(parts))
+    return features, {name: count for name, (_, count) in coded.items()}
+
+
+def _text(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return text.lower() if isinstance(value, bool | np.bool_) else text
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """Records as the bounds file of a run says: of a file, a pandas frame, or columns by name."""
+
+    model: Model
+
+    @classmethod
+    def of(cls, bounds: str, label: str, ignore: Sequence[str] = ()) -> Self:
+        return cls(_model_from(bounds, label, "the bounds of this run", ignore))
+
+    @property
+    def link(self) -> Link:
+        return self.model.link
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        label = self.model.label
+        if label.categories:
+            return named_classes(label.name, label.categories)
+        return (f"predicted {label.name}",)
+
+    def inputs(self, source: Any, keep: Sequence[str] | None = None) -> Inputs:
+        names = [column.name for column in self.model.columns]
+        cells, odd = _columns_of(source, names)
+        kept = self._kept(where(source), list(cells), keep)
+        features, changed = _features(cells, self.model)
+        return Inputs(
+            features,
+            {name: cells[name] for name in kept},
+            {name: count for name, count in changed.items() if count},
+            odd,
+        )
+
+    def _kept(self, place: str, header: list[str], keep: Sequence[str] | None) -> list[str]:
+        known = {column.name for column in (*self.model.columns, self.model.label)}
+        kept = [name for name in header if name not in known] if keep is None else list(keep)
+        for name in kept:
+            require(name in header, f"keep={name}: {place} has no such column")
+            require(
+                name not in self.answers,
+                f"{place} has a column {name}, which is what a prediction is called: name the "
+                "columns to carry over (keep), without it",
+            )
+        return kept
+
+    def records(self, source: Any) -> Table:
+        cells, _ = _columns_of(source, self.model.names)
+        table, known = _table(where(source), self.model, cells)
+        return table.rows(known)
+
+    def answer(self, outputs: Tensor) -> NDArray[np.float64]:
+        label, answers = self.model.label, self.link.answers(outputs).numpy()
+        if label.categories:
+            return of_each_class(answers)
+        return (label.low + label.high) / 2 + answers[:, None]
+
+    def coding(self) -> list[str]:
+        root, names = f"sqrt({len(self.model.columns)})", []
+        for column in self.model.columns:
+            if column.categories:
+                fill = column.fill or "none of these"
+                names += [
+                    f"1 / {root} if {column.name} is {name}, else 0; missing or unknown: {fill}"
+                    for name in column.categories
+                ]
+            else:
+                middle, half = (column.low + column.high) / 2, (column.high - column.low) / 2
+                fill = column.fill or f"{middle:g}"
+                names.append(
+                    f"({column.name} - {middle:.12g}) / {half:.12g} / {root}, {column.name} "
+                    f"clipped to [{column.low:.12g}, {column.high:.12g}]; missing: {fill}"
+                )
+        return names
+
+
+def where(source: Any) -> str:
+    """What an error calls a source."""
+    return os.fspath(source) if isinstance(source, str | os.PathLike) else "the table"
+
+
+def _columns_of(source: Any, names: list[str]) -> tuple[dict[str, list[str]], int]:
+    """The cells of every column, `names` among them, and how many rows were cut or filled up."""
+    place = where(source)
+    if isinstance(source, str | os.PathLike):
+        header = read_header(place, names)
+    else:
+        require(
+            hasattr(source, "keys") and hasattr(source, "__getitem__"),
+            f"data is a {type(source).__name__}: give a path, a pandas frame, or a dict of columns",
+        )
+        header = [str(name) for name in source]
+    missing = [name for name in names if name not in header]
+    if missing:
+        raise DataError(f"{place} lacks columns that the model needs: {', '.join(missing)}")
+    if repeated := sorted({name for name in header if header.count(name) > 1}):
+        raise DataError(f"{place} repeats a column: {', '.join(repeated)}")
+    if isinstance(source, str | os.PathLike):
+        file = read_table_file(place, names, None)
+        return file.cells, file.short + file.long
+    columns = [[_text(value) for value in source[name]] for name in dict.fromkeys(source)]
+    if len({len(column) for column in columns}) > 1:
+        raise DataError(f"{place} has columns of different lengths")
+    return dict(zip(header, columns, strict=True)), 0
+
+
 SPEC = TaskSpec(
     "csv",
     tables,
@@ -317,5 +436,6 @@ SPEC = TaskSpec(
     load_to_plan=tables_to_plan,
     measure=tables_measure,
     own_records=own_records,
+    reader=TableReader.of,
     own_files=True,
 )

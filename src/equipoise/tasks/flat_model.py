@@ -1,9 +1,10 @@
 """An nn.Module as a function of one flat vector, so that algorithms need to know vectors only."""
 
+import copy
 import math
 import random
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -69,6 +70,35 @@ class FlatModel:
             self._module.eval()
             outputs: Tensor = self._module(inputs)
             return outputs
+
+    @property
+    def module(self) -> nn.Module:
+        return self._module
+
+    def trained(self, x: Tensor) -> nn.Module:
+        """A copy of the module with these parameters, for use."""
+        module, values = copy.deepcopy(self._module), named_tensors(x, self.shapes)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if name in values:
+                    parameter.copy_(values[name])
+        return module.eval()
+
+    def slope(
+        self, x: Tensor, names: Collection[str], loss: Loss, inputs: Tensor, targets: Tensor
+    ) -> tuple[float, Tensor]:
+        """The loss of a batch at x, dropout and the like switched off, and its gradient by the
+        parameters of these names alone."""
+        values = {
+            name: part.detach().clone().requires_grad_(name in names)
+            for name, part in named_tensors(x, self.shapes).items()
+        }
+        with one_pass(self._module, values, loss) as loss:
+            self._module.eval()
+            value = loss(self._module(inputs), targets)
+            wanted = [part for name, part in values.items() if name in names]
+            gradients = torch.autograd.grad(value, wanted)
+        return value.item(), torch.cat([gradient.reshape(-1) for gradient in gradients])
 
     def gradient(
         self, x: Tensor, loss: Loss, inputs: Tensor, targets: Tensor, *draw: int

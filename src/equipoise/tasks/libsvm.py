@@ -11,16 +11,19 @@ import bz2
 import gzip
 import logging
 import math
+import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from equipoise.errors import DataError, require
+from equipoise.errors import DataError, InvalidValue, require
 from equipoise.tasks.bounds import parse_bounds, read_text
 from equipoise.tasks.linear import (
     LOGISTIC,
@@ -32,6 +35,7 @@ from equipoise.tasks.linear import (
     linear_task,
     one_hot,
 )
+from equipoise.tasks.reader import Inputs, named_classes, of_each_class
 from equipoise.tasks.task import Measure, Table, Takes, Task, TaskOptions, TaskSpec
 
 log = logging.getLogger("equipoise.client")
@@ -254,6 +258,10 @@ def _spread(number: int, share: float) -> NDArray[np.bool_]:
 def _read(path: str) -> Lines:
     """The lines of a file: whatever a line holds is no error."""
     records = [_record(line) for line in _lines(path)]
+    return _stacked(path, records)
+
+
+def _stacked(path: str, records: "list[Record]") -> Lines:
     labels = np.array([record.label for record in records])
     if np.isnan(labels).all():
         raise DataError(f"{path} is no LIBSVM text: no line is `label index:value index:value ...`")
@@ -305,10 +313,77 @@ def _record(line: bytes) -> Record:
     return Record(label, entries) if well_formed else NO_RECORD
 
 
+@dataclass(frozen=True)
+class LinesReader:
+    """Records as the labels and indices of a run say: of a LIBSVM text, with labels or without."""
+
+    classes: tuple[float, ...]
+    features: int
+    first: int | None
+
+    @classmethod
+    def of(cls, labels: list[float], features: int, first: int | None = None) -> Self:
+        return cls(tuple(labels), features, first)
+
+    @property
+    def link(self) -> Link:
+        return _link(np.array(self.classes))
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        return named_classes("label", [f"{label:g}" for label in self.classes])
+
+    def inputs(self, source: Any, keep: Sequence[str] | None = None) -> Inputs:
+        require(not keep, f"keep={keep and keep[0]}: a LIBSVM text has no columns to carry over")
+        lines = _lines(_path(source))
+        records = [_record(_labelled(line)) for line in lines]
+        read = _stacked(_path(source), records)
+        form = self._form(read)
+        outside = (read.indices < form.first) | (read.indices >= form.first + form.features)
+        changed = {"index": int(outside.sum())} if outside.any() else {}
+        return Inputs(_features(read, form), {}, changed, sum(r is NO_RECORD for r in records))
+
+    def records(self, source: Any) -> Table:
+        lines = _read(_path(source))
+        form = self._form(lines)
+        return _coded(lines, form)[0].rows(_known(lines, form))
+
+    def _form(self, lines: Lines) -> Form:
+        first = _first([lines]) if self.first is None else self.first
+        return Form(np.array(self.classes), first, self.features)
+
+    def answer(self, outputs: Tensor) -> Numbers:
+        return of_each_class(self.link.answers(outputs).numpy())
+
+    def coding(self) -> list[str]:
+        first = "the first index" if self.first is None else self.first
+        return [
+            f"the value at index {first} + j stands for input j, of {self.features}, after each "
+            "record was divided by its norm; other indices are left out"
+        ]
+
+
+def _path(source: Any) -> str:
+    if not isinstance(source, str | os.PathLike):
+        raise InvalidValue(f"data is a {type(source).__name__}: give the path of a LIBSVM text")
+    return os.fspath(source)
+
+
+def _labelled(line: bytes) -> bytes:
+    """The line with the label 0, whichever it has, if any."""
+    words = line.partition(b"#")[0].split()
+    try:
+        float(words[0])
+    except (ValueError, IndexError):
+        return b" ".join([b"0", *words])
+    return b" ".join([b"0", *words[1:]])
+
+
 SPEC = TaskSpec(
     "libsvm",
     libsvm,
     Takes(files=True, l2=True, bounds=True, test_share=True),
     measure=libsvm_measure,
+    reader=LinesReader.of,
     own_files=True,
 )

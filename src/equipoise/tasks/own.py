@@ -43,6 +43,7 @@ OF_RECORDS = (
     "that one record may decide how the others are read: give example=, one public (input, target) "
     "pair, or a public test set or pool"
 )
+NOT_TO_BE_RELEASED = "not_to_be_released"  # an attribute of modules that were tuned at home
 GIVEN = ("model", "clients", "loss", "metric")
 MAY_BE_GIVEN = (
     "test",
@@ -95,6 +96,11 @@ def own_task(
     A record that cannot be read counts for nothing, and stops nothing.
     """
     require(isinstance(model, nn.Module), f"model={type(model).__name__} is not a torch nn.Module")
+    require(
+        not any(getattr(part, NOT_TO_BE_RELEASED, False) for part in model.modules()),
+        "model was tuned at home, on records that no noise protects: initial weights are public, "
+        "so begin from the federated model, or from another",
+    )
     require(isinstance(error_name, str), "error_name is not a text: say in words what the error is")
     flat = FlatModel(model)
     require(
@@ -323,8 +329,17 @@ def file_spec(path: str) -> TaskSpec:
         partial(task_file, path),
         Takes(public_records=False),
         load_client=partial(task_file, path),
+        network=partial(network_of_file, path),
         own_files=True,
     )
+
+
+def network_of_file(path: str, options: TaskOptions) -> nn.Module:
+    """The module that a task file defines, whatever has become of its data."""
+    model = _given(path, options.seed, ("model",))["model"]
+    require(isinstance(model, nn.Module), f"{path}: model is not a torch nn.Module")
+    assert isinstance(model, nn.Module)
+    return model
 
 
 def task_file(path: str, options: TaskOptions, only: int | None = None) -> Task:
@@ -333,18 +348,11 @@ def task_file(path: str, options: TaskOptions, only: int | None = None) -> Task:
 
     It runs with torch seeded by the public seed: initial weights repeat.
     """
-    require(Path(path).is_file(), f"task={path!r}: there is no such file")
     require(
         options.split in (None, "random"),
         f"split={options.split!r}: {path} says itself which client holds what; leave it out",
     )
-    given = _run_file(path, options.seed)
-    missing = [name for name in GIVEN if name not in given]
-    require(
-        not missing,
-        f"{path} defines no {' and no '.join(missing)}: a task file gives model, clients, loss "
-        "and metric",
-    )
+    given = _given(path, options.seed, GIVEN)
     chosen = {name: given[name] for name in (*GIVEN, *MAY_BE_GIVEN) if name in given}
     if options.batch is not None:
         chosen["batch"] = options.minibatch
@@ -358,6 +366,19 @@ def task_file(path: str, options: TaskOptions, only: int | None = None) -> Task:
     code = np.frombuffer(Path(path).read_bytes(), dtype=np.uint8)
     records = np.frombuffer(bytes.fromhex(task.fingerprint), dtype=np.uint8)
     return replace(task, fingerprint=fingerprint([code, records]))
+
+
+def _given(path: str, seed: int, names: tuple[str, ...]) -> dict[str, Any]:
+    """What the file defines, `names` among it."""
+    require(Path(path).is_file(), f"task={path!r}: there is no such file")
+    given = _run_file(path, seed)
+    missing = [name for name in names if name not in given]
+    require(
+        not missing,
+        f"{path} defines no {' and no '.join(missing)}: a task file gives model, clients, loss "
+        "and metric",
+    )
+    return given
 
 
 def _run_file(path: str, seed: int) -> dict[str, Any]:

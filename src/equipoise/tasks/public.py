@@ -13,6 +13,7 @@ from equipoise.tasks.linear import LinearClients, linear_clients
 from equipoise.tasks.task import Convex, Table, Task
 
 FEW_DIMENSIONS = 150
+ROUGH = 1e-4
 
 
 def minimiser(clients: Convex, x0: Tensor, tolerance: float = 1e-10) -> Tensor:
@@ -32,11 +33,11 @@ def minimiser(clients: Convex, x0: Tensor, tolerance: float = 1e-10) -> Tensor:
     return x
 
 
-def rough_minimiser(clients: Convex, x0: Tensor) -> Tensor:
-    """x* of the mean loss up to a gradient of 1e-4, which is enough to compare plans: in many
-    dimensions without Hessians, by L-BFGS."""
+def rough_minimiser(clients: Convex, x0: Tensor, tolerance: float = ROUGH) -> Tensor:
+    """x* of the mean loss up to a gradient of this length, ROUGH being enough to compare plans: in
+    many dimensions without Hessians, by L-BFGS."""
     if len(x0) <= FEW_DIMENSIONS:
-        return minimiser(clients, x0, 1e-4)
+        return minimiser(clients, x0, tolerance)
     from scipy.optimize import minimize
 
     N = len(clients.sizes)
@@ -45,9 +46,10 @@ def rough_minimiser(clients: Convex, x0: Tensor) -> Tensor:
         x = torch.from_numpy(numbers)
         return float(clients.loss(x)), clients.gradient(x.expand(N, -1), 0).mean(0).numpy()
 
-    solved = minimize(
-        loss_and_gradient, x0.numpy(), jac=True, method="L-BFGS-B", options={"gtol": 1e-4}
-    )
+    ends: dict[str, float] = {"gtol": tolerance}
+    if tolerance < ROUGH:
+        ends |= {"ftol": 0.0}  # else it stops at a relative change of 2e-9
+    solved = minimize(loss_and_gradient, x0.numpy(), jac=True, method="L-BFGS-B", options=ends)
     return torch.from_numpy(solved.x)
 
 

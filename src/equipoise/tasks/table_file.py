@@ -61,13 +61,13 @@ def read_table_file(
     return file
 
 
-def read_header(path: str) -> list[str]:
+def read_header(path: str, declared: Collection[str] = ()) -> list[str]:
     """The names in the header of a file, of which nothing else is read."""
     if _is_parquet(path):
         pyarrow = _pyarrow(path)
         return list(_parsed(path, lambda: pyarrow.parquet.read_schema(path)).names)
     with _opened(path) as file:
-        return _form(path, file, ()).names
+        return _form(path, file, declared).names
 
 
 def check_header(

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise.errors import InvalidValue
 from equipoise.facts import Facts
@@ -353,6 +353,9 @@ class TaskSpec:
     measure       (files, reading) -> Measure, for tasks that read files of one's own; where these
                   have columns (files, groups, groups of the run, reading)
     own_records   the records of one file of a client, and their link, for that client's own use
+    reader        (reading) -> Reader, for tasks that read files of one's own
+    network       its module with initial weights, for tasks whose records that does not need; None:
+                  as the loaded task has it
     own_files     whether private records come from files of the user
     pools_itself  whether a planner may take some of its records for public without being told:
                   only of a public benchmark
@@ -365,6 +368,8 @@ class TaskSpec:
     load_to_plan: Callable[[TaskOptions], Task] | None = None
     measure: Callable[..., Measure] | None = None
     own_records: Callable[[TaskOptions, str], tuple[Table, Any]] | None = None
+    reader: Callable[..., Any] | None = None
+    network: Callable[[TaskOptions], nn.Module] | None = None
     own_files: bool = False
     pools_itself: bool = False
 
