@@ -268,7 +268,7 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "an un-noised local iterate is returned",
         "fleets/server.py",
-        "        yield Round(number, iteration, known[..., :d])",
+        "        yield Round(number, iteration, known[..., :d], known=known)",
         "        yield Round(number, iteration, known[..., :d] + fleet.memory.update.mean(-2))",
     ),
     (

@@ -16,14 +16,16 @@ from equipoise.errors import require
 from equipoise.facts import Facts
 from equipoise.fleets import Round, averaged, server_rounds
 from equipoise.privacy.events import Account, account
-from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
+from equipoise.privacy.noise import NoiseSource, RepeatableNoise, SecretNoise, SimulatedNoise
 from equipoise.result import Point, PublicOnly, Result
+from equipoise.resume import RunJournal
 from equipoise.settings import Run, Settings, as_paths
 from equipoise.tasks import Measured, Task, TaskOptions, load_measure, load_task
 from equipoise.tasks.public import public_only
 
 if TYPE_CHECKING:
     from equipoise.planning.plan import Plan
+    from equipoise.saved import Claim
 
 
 class Prepared(NamedTuple):
@@ -42,18 +44,65 @@ def train(
     settings: "Settings | Plan | None" = None,
     *,
     watch: Watch = lambda rounds, total: rounds,
+    out: "str | os.PathLike[str] | None" = None,
     **values: Any,
 ) -> Result:
     """Train in this process: ``train(task="breast-cancer", epsilon=2, clip=1, ...)``, with the
     keywords of the command; or from Settings, or from a Plan (with anyway=True also from one that
     says not to). A task that was made in Python is given beside a plan: ``train(plan, task=task)``.
 
-    `watch(rounds, total)` may wrap the iterator of rounds, to show progress.
+    `out` is a folder to save the result in. A run whose process died there goes on from its last
+    round when the same is started again, and spends nothing twice. `watch(rounds, total)` may wrap
+    the iterator of rounds, to show progress; it begins with the round after which a run goes on.
     """
-    ready = prepare(settings, **values)
-    ((trained,),) = run_rounds(
-        [ready.task], [[ready.run]], [[ready.account]], ready.schedule, ready.noise, watch
-    )
+    from equipoise.saved import claimed
+
+    if out is None:
+        return train_within(None, settings, watch, **values)
+    with claimed(out) as claim:
+        result = train_within(claim, settings, watch, **values)
+        claim.save(result)
+        return result
+
+
+def train_within(
+    claim: "Claim | None",
+    settings: "Settings | Plan | None",
+    watch: Watch = lambda rounds, total: rounds,
+    **values: Any,
+) -> Result:
+    """As `train`, with a journal in a folder that was claimed; not saved yet."""
+    from equipoise.saved import check_room
+
+    if claim:
+        check_room(claim.folder)
+    ready, journal = prepare(settings, **values), None
+    if claim:
+        check_room(claim.folder, ready.task.dimension)
+        journal = RunJournal(claim.journal, ready.run, ready.task.fingerprint)
+        claim.begun = journal.number
+        if isinstance(ready.noise, SecretNoise):
+            ready = ready._replace(noise=RepeatableNoise())
+    try:
+        ((trained,),) = run_rounds(
+            [ready.task],
+            [[ready.run]],
+            [[ready.account]],
+            ready.schedule,
+            ready.noise,
+            watch,
+            journal=journal,
+        )
+    except KeyboardInterrupt:
+        if journal and journal.number:
+            raise KeyboardInterrupt(
+                f"after round {journal.number} of {len(ready.schedule)}; start the same again to "
+                "go on from there: nothing is spent twice"
+            ) from None
+        raise
+    finally:
+        if claim and journal:
+            claim.keep = claim.keep or journal.number > 0
     return _result(ready, trained)
 
 

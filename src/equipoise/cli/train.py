@@ -3,14 +3,14 @@
 import logging
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.progress import track
 
-from equipoise.cli.console import Json, errors, json_number, one_thread, output, say
+from equipoise.cli.console import Json, json_number, one_thread, output, progress_bar, say
 from equipoise.cli.flags import plain, with_flags
 from equipoise.cli.text import diagnostics
 from equipoise.describe import result_lines
@@ -21,6 +21,7 @@ from equipoise.settings import Settings
 
 if TYPE_CHECKING:
     from equipoise.fleets import Round
+    from equipoise.saved import Claim
 
 SettingsFlags = with_flags(Settings)
 
@@ -44,7 +45,10 @@ def train(
     json: Json = False,
     out: Annotated[
         Path | None,
-        Parameter(help="new folder for the result, the model, guarantee.md and the curve"),
+        Parameter(
+            help="new folder for the result, the model, guarantee.md and the curve; a run that was "
+            "killed goes on from its last round when the same command is started again"
+        ),
     ] = None,
     client_log: Annotated[
         Path | None,
@@ -61,47 +65,37 @@ def train(
     chosen = _chosen(plain(Settings, settings), plan, anyway)
     if client_log:
         _keep_client_log(client_log)
-    try:
-        result = _trained(chosen, out)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            "nothing was saved, and nothing left this process: no budget is spent"
-        ) from None
-    try:
-        if out:
-            from equipoise.saved import save
+    from equipoise.saved import claimed
 
-            no_picture = save(result, out)
-            say(f"saved in {out}" + (f"; {no_picture}" if no_picture else ""))
-    finally:  # a disk may be full: what was spent is told all the same
-        tell(result, json)
+    with claimed(out) if out else nullcontext() as claim:
+        result = _trained(chosen, claim)
+        try:
+            if claim:
+                no_picture = claim.save(result)
+                say(f"saved in {out}" + (f"; {no_picture}" if no_picture else ""))
+        finally:  # a disk may be full: what was spent is told all the same
+            tell(result, json)
     if result.failed:
         sys.exit(1)
 
 
-def _trained(settings: Settings, out: Path | None) -> Result:
-    """The result, for which `out` is reserved; nothing is left of that if none comes."""
+def _trained(settings: Settings, claim: "Claim | None") -> Result:
     one_thread()
-    from equipoise.saved import check_room, release_claim, reserve
-    from equipoise.training import train as run_training
+    from equipoise.training import train_within
 
     def watch(rounds: "Iterable[Round]", total: int) -> "Iterable[Round]":
-        quiet = not errors.is_terminal
-        bar = track(rounds, "training", total, console=errors, transient=True, disable=quiet)
-        for done in bar:
-            if out and done.number == 1:  # now the size of the model is known
-                check_room(out, len(done.x))
-            yield done
+        if claim and claim.begun:
+            say(f"goes on after round {claim.begun} of {total}, nothing is spent twice")
+        with progress_bar("training") as show:
+            for round in rounds:
+                show(round.number / total, f"round {round.number} of {total}")
+                yield round
 
-    made = reserve(out) if out else []
     try:
-        if out:
-            check_room(out)
-        return run_training(settings, watch=watch)
-    except BaseException:
-        if out:
-            release_claim(out, made)
-        raise
+        return train_within(claim, settings, watch)
+    except KeyboardInterrupt as stop:
+        nothing = "nothing was saved, and nothing left this process: no budget is spent"
+        raise KeyboardInterrupt(str(stop) or nothing) from None
 
 
 def _chosen(settings: Settings | None, plan: Path | None, anyway: bool) -> Settings:
