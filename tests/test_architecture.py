@@ -34,9 +34,11 @@ ALLOWED = {
     "tasks": {"tasks", "privacy.per_example", "privacy.promise"},
     "tasks.catalogue": {"tasks", "paper.tasks"},
     "fleets": {"fleets", "algorithms", "privacy"},
-    "engine": {*CORE},
-    "training": {*CORE, "config", "engine", "saved", "planning.plan"},
-    "saved": {"refusals", "result", "settings", "privacy.statement", "reports.curve"},
+    "journal": set(),
+    "resume": {*CORE, "journal"},
+    "engine": {*CORE, "resume"},
+    "training": {*CORE, "config", "engine", "resume", "saved", "planning.plan"},
+    "saved": {"journal", "refusals", "result", "settings", "privacy.statement", "reports.curve"},
     "describe": {"result", "settings", "planning.plan"},
     "planning": {*CORE, "planning", "describe"},
     "planning.formulas": {*CORE, "planning", "paper.corollary"},
@@ -64,7 +66,7 @@ ALLOWED = {
     "__init__": {*CORE, "paper.report", "planning", "saved", "sweeps.run", "training"},
 }
 TORCH_FREE = [
-    *("__init__", "describe", "errors", "facts", "result", "saved", "seeds", "settings"),
+    *("__init__", "describe", "errors", "facts", "journal", "result", "saved", "seeds", "settings"),
     *("algorithms.algorithm", "algorithms.catalogue", "algorithms.dp_fedavg"),
     *("algorithms.dp_fedprox", "algorithms.dp_scaffnew", "algorithms.schedule"),
     *("privacy.accountants", "privacy.events", "privacy.gaussian", "privacy.job"),
