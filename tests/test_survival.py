@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import stat
+import sys
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -16,7 +17,16 @@ import torch
 from torch import nn
 
 import equipoise
-from equipoise import DataError, EquipoiseError, InvalidValue, journal, resume, saved, training
+from equipoise import (
+    DataError,
+    EquipoiseError,
+    InvalidValue,
+    estimate,
+    journal,
+    resume,
+    saved,
+    training,
+)
 from equipoise.fleets import simulated
 from equipoise.privacy.noise import RepeatableNoise
 from problems import blobs, run_command
@@ -473,3 +483,103 @@ def test_noise_is_repeated_under_its_key_and_never_otherwise(law):
     source.begin(os.urandom(32))
     assert not np.array_equal(drawn(source, 1), first[0])
     assert len(key) == 32
+
+
+# ---- what is seen of a run on its way, and before it ----
+
+
+def test_progress_is_told_off_a_terminal(monkeypatch, capsys):
+    """The first line after ten seconds, then one a minute, and the last; nothing of what is quickly
+    done."""
+    from equipoise.cli import console
+
+    now = iter([0.0, 5.0, 11.0, 30.0, 72.0, 90.0, 100.0, 200.0])
+    monkeypatch.setattr(console, "monotonic", lambda: next(now))
+    with console.progress_bar("training") as show:
+        for round in range(1, 8):
+            show(round / 7, f"round {round} of 7")
+    assert capsys.readouterr().err.splitlines() == [
+        "training: round 2 of 7, about 55 s left",
+        "training: round 4 of 7, about 72 s left",
+        "training: round 7 of 7",
+    ]
+
+
+def test_the_curve_is_written_where_others_look(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = "train --task breast-cancer --epsilon 2 --clip 1 --iterations 4 --diagnostics".split()
+    assert run_command(capsys, *flags, "--log", "csv", "--out", "run")[0] == 0
+    result = equipoise.load("run")
+    header, *lines = Path("run/curve.csv").read_text().splitlines()
+    assert header.split(",")[:4] == ["round", "iteration", "test_error", "test_loss"]
+    assert "norm" not in header, "no private value"
+    assert [float(line.split(",")[2]) for line in lines] == [p.test_error for p in result.curve]
+    code, out, err = run_command(capsys, *flags, "--log", "csv")
+    assert (code, out) == (2, "")
+    assert err == "error: log=csv needs a folder to write into: give --out\n"
+    with pytest.raises(InvalidValue, match="log=xml is not one of csv, tensorboard"):
+        equipoise.train(**RUN, out="other", log="xml")
+    assert not Path("other").exists()
+
+
+def test_a_log_whose_program_is_not_there_costs_no_budget(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(InvalidValue, match=r"pip install 'equipoise\[tensorboard\]'"):
+        equipoise.train(**RUN, out=tmp_path / "run", log="tensorboard")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_tensorboard_reads_the_curve(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = equipoise.train(**RUN, diagnostics=True, out=tmp_path / "run", log="tensorboard")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert {*events.Tags()["scalars"]} == {
+        "iteration",
+        *("test_error", "test_loss", "average_error", "average_loss"),
+    }
+    read = {event.step: event.value for event in events.Scalars("test_error")}
+    assert read == pytest.approx({point.round: point.test_error for point in result.curve})
+
+
+@pytest.mark.parametrize("unit", ["client", "record"])
+def test_a_dry_run_says_what_would_be_and_leaves_nothing(tmp_path, monkeypatch, capsys, unit):
+    """The account is that of the run itself; no noise is added to what could be kept, no file is
+    written, and a folder that cannot be used is refused."""
+    monkeypatch.chdir(tmp_path)
+    settings = {**RUN, "local_steps": 3, "unit": unit}
+    before = torch.random.get_rng_state()
+    dry = equipoise.dry_run(**settings)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    result = equipoise.train(**settings)
+    assert (dry.result.run, dry.result.account) == (result.run, result.account)
+    assert dry.result.rounds == result.rounds == 4
+    assert 0 < dry.seconds < 60
+    assert float(f"{dry.seconds:.0e}") == dry.seconds
+    assert str(dry.seconds).strip("0.e-")[0] in "125"
+    flags = "train --task breast-cancer --epsilon 2 --clip 0.5 --clients 4 --iterations 12".split()
+    flags += ["--local-steps", "3", "--unit", unit, "--dry-run"]
+    code, out, err = run_command(capsys, *flags, "--out", "run")
+    assert (code, err) == (0, "")
+    assert "would spend epsilon = 2 of 2 at delta = 1e-05" in out
+    assert "nothing was trained, nothing is spent, and nothing was written" in out
+    assert "test error" not in out
+    document = json.loads(run_command(capsys, *flags, "--json")[1])
+    assert document["account"] == json.loads(result.to_json())["account"]
+    assert document["rounds"] == 4
+    assert {"test_error", "curve", "private"}.isdisjoint(document)
+    assert list(tmp_path.iterdir()) == []
+    equipoise.save(result, "run")
+    code, _, err = run_command(capsys, *flags, "--out", "run")
+    assert code == 2
+    assert "already holds result.json" in err
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0.0, 0.0), (0.00123, 0.001), (1.5, 2.0), (6.9, 5.0), (7.2, 10.0), (149.0, 200.0), (4e9, 5e9)],
+)
+def test_what_is_measured_is_told_to_one_figure(value, told):
+    assert estimate.one_figure(value) == told

@@ -11,6 +11,7 @@ from equipoise._lazy import lazy_names
 
 if TYPE_CHECKING:
     from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel
+    from equipoise.estimate import DryRun, dry_run
     from equipoise.paper.report import report
     from equipoise.planning.plan import Plan, Question
     from equipoise.planning.planner import plan
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Account",
     "DataError",
+    "DryRun",
     "EquipoiseError",
     "Event",
     "InvalidValue",
@@ -42,6 +44,7 @@ __all__ = [
     "UnsafeModel",
     "accuracy",
     "compare_accountants",
+    "dry_run",
     "epsilon_spent",
     "evaluate",
     "gdp_mu",
@@ -60,6 +63,7 @@ _names = lazy_names(
     __name__,
     {
         "errors": "DataError EquipoiseError InvalidValue UnsafeModel",
+        "estimate": "DryRun dry_run",
         "paper.report": "report",
         "planning.plan": "Plan Question",
         "planning.planner": "plan",

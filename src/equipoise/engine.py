@@ -75,7 +75,7 @@ def run_rounds(
     # [seeds, 1, d] in a stack: the first local steps are the same for all settings of a seed.
     round = Round(0, 0, task.x0)
     trained = [[Trained(run, len(schedule), round.x) for run in row] for row in runs]
-    apart = math.ceil(len(schedule) / min(points, _points(task, run)))
+    apart = math.ceil(len(schedule) / min(points, points_of(task, run)))
     closer = math.ceil(len(schedule) / points)
     inside = Inside(trained, task)
 
@@ -277,7 +277,7 @@ def _tensor(numbers: list[list[float]]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)[..., None, None]
 
 
-def _points(task: Task, run: Run) -> int:
+def points_of(task: Task, run: Run) -> int:
     """How often to measure: at most MEASURING of the work of training.
 
     A step is three passes through the model.

@@ -51,15 +51,16 @@ class Claim:
     def journal(self) -> Path:
         return self.folder / JOURNAL
 
-    def save(self, result: Result) -> str | None:
-        """Write the run, and wipe its journal; returns why there is no picture, if there is
-        none."""
+    def save(self, result: Result, log: str | None = None) -> str | None:
+        """Write the run, and wipe its journal; returns why the picture or the log is not there, if
+        it is not."""
         folder, self.keep = self.folder, True
         try:
             _write(folder, result)
             (folder / MARK).unlink(missing_ok=True)  # from here on it is finished
             wipe(self.journal)
-            return _draw(result, folder)
+            missing = [_draw(result, folder), log and _log(result, folder, log)]
+            return "; ".join(filter(None, missing)) or None
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"out={folder}: {self._written(result)}") from None
         except (OSError, ValueError) as error:
@@ -165,10 +166,20 @@ def check_room(out: Path, parameters: int = 0) -> None:
         )
 
 
-def save(result: Result, out: "str | os.PathLike[str]") -> str | None:
-    """Write the run into a new folder; returns why there is no picture, if there is none."""
+def save(result: Result, out: "str | os.PathLike[str]", *, log: str | None = None) -> str | None:
+    """Write the run into a new folder, and its curve for `log`, csv or tensorboard; returns why
+    the picture or the log is not there, if it is not."""
+    check_log(log)
     with claimed(out, go_on=False) as claim:
-        return claim.save(result)
+        return claim.save(result, log)
+
+
+def check_log(log: str | None) -> None:
+    """Refuse a log that cannot be written, before a budget is spent."""
+    from equipoise.reports import curve_log
+
+    if log:
+        curve_log.check_log(log)
 
 
 def _write(folder: Path, result: Result) -> None:
@@ -238,6 +249,17 @@ def _draw(result: Result, folder: Path) -> str | None:
         write_whole(folder / "curve.png", lambda path: draw_curve(result, path))
     except Exception as error:
         return f"curve.png was left out: {getattr(error, 'strerror', None) or error}"
+    return None
+
+
+def _log(result: Result, folder: Path, log: str) -> str | None:
+    """Nor is a log worth a model."""
+    from equipoise.reports.curve_log import LOGS
+
+    try:
+        LOGS[log](result, folder)
+    except Exception as error:
+        return f"the log for {log} was left out: {getattr(error, 'strerror', None) or error}"
     return None
 
 

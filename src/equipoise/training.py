@@ -45,23 +45,27 @@ def train(
     *,
     watch: Watch = lambda rounds, total: rounds,
     out: "str | os.PathLike[str] | None" = None,
+    log: str | None = None,
     **values: Any,
 ) -> Result:
     """Train in this process: ``train(task="breast-cancer", epsilon=2, clip=1, ...)``, with the
     keywords of the command; or from Settings, or from a Plan (with anyway=True also from one that
     says not to). A task that was made in Python is given beside a plan: ``train(plan, task=task)``.
 
-    `out` is a folder to save the result in. A run whose process died there goes on from its last
-    round when the same is started again, and spends nothing twice. `watch(rounds, total)` may wrap
-    the iterator of rounds, to show progress; it begins with the round after which a run goes on.
+    `out` is a folder to save the result in, with its curve for `log`, csv or tensorboard. A run
+    whose process died there goes on from its last round when the same is started again, and spends
+    nothing twice. `watch(rounds, total)` may wrap the iterator of rounds, to show progress; it
+    begins with the round after which a run goes on.
     """
-    from equipoise.saved import claimed
+    from equipoise.saved import check_log, claimed
 
+    require(out is not None or log is None, f"log={log} without out: give the folder to write into")
+    check_log(log)
     if out is None:
         return train_within(None, settings, watch, **values)
     with claimed(out) as claim:
         result = train_within(claim, settings, watch, **values)
-        claim.save(result)
+        claim.save(result, log)
         return result
 
 
@@ -103,7 +107,7 @@ def train_within(
     finally:
         if claim and journal:
             claim.keep = claim.keep or journal.number > 0
-    return _result(ready, trained)
+    return result_of(ready, trained)
 
 
 def rounds(settings: "Settings | Plan | None" = None, **values: Any) -> Iterator[Round]:
@@ -222,14 +226,14 @@ def train_together(
         row = zip(runs[s], accounts[s], trained[s], strict=True)
         results.append(
             [
-                _result(Prepared(task, run, schedule, spent, noise, None, alone[s]), outcome)
+                result_of(Prepared(task, run, schedule, spent, noise, None, alone[s]), outcome)
                 for run, spent, outcome in row
             ]
         )
     return results
 
 
-def _result(ready: Prepared, trained: Trained) -> Result:
+def result_of(ready: Prepared, trained: Trained) -> Result:
     run, task, spent = ready.run, ready.task, ready.account
     curve, units = trained.curve, task.facts(run.unit).units(run.unit)
     error, _, client_error = curve[-1].of(run.returns) if curve else (None,) * 3

@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from equipoise.describe import duration
+
 errors = Console(stderr=True)
 FIRST_LINE, NEXT_LINE = 10.0, 60.0  # seconds until a line is said where there is no terminal
 Json = Annotated[bool, Parameter(negative=(), help="print one JSON document")]
@@ -72,12 +74,6 @@ def progress_bar(what: str) -> Iterator[Show]:
     with bar:
         task = bar.add_task(what, total=1.0)
         yield show
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def one_thread() -> None:

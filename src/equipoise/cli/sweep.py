@@ -13,9 +13,10 @@ from cyclopts import Parameter
 from rich.console import Group
 from rich.live import Live
 
-from equipoise.cli.console import Json, duration, errors, say
+from equipoise.cli.console import Json, errors, say
 from equipoise.cli.report import STORE
 from equipoise.cli.text import as_text, best_table, found_table, toml_text
+from equipoise.describe import duration
 from equipoise.errors import require
 
 if TYPE_CHECKING:

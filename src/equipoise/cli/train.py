@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -42,12 +42,26 @@ def train(
     anyway: Annotated[
         bool, Parameter(negative=(), help="train although the plan says not to")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="say what would be spent and how long it would take, and spend and write nothing",
+        ),
+    ] = False,
     json: Json = False,
     out: Annotated[
         Path | None,
         Parameter(
             help="new folder for the result, the model, guarantee.md and the curve; a run that was "
             "killed goes on from its last round when the same command is started again"
+        ),
+    ] = None,
+    log: Annotated[
+        Literal["csv", "tensorboard"] | None,
+        Parameter(
+            help="write the curve for other programs, too, into the folder of --out: figures on "
+            "public records alone"
         ),
     ] = None,
     client_log: Annotated[
@@ -65,18 +79,38 @@ def train(
     chosen = _chosen(plain(Settings, settings), plan, anyway)
     if client_log:
         _keep_client_log(client_log)
-    from equipoise.saved import claimed
+    if dry_run:
+        _tell_beforehand(chosen, out, json)
+        return
+    from equipoise.saved import check_log, claimed
 
+    require(out is not None or log is None, f"log={log} needs a folder to write into: give --out")
+    check_log(log)
     with claimed(out) if out else nullcontext() as claim:
         result = _trained(chosen, claim)
         try:
             if claim:
-                no_picture = claim.save(result)
-                say(f"saved in {out}" + (f"; {no_picture}" if no_picture else ""))
+                missing = claim.save(result, log)
+                say(f"saved in {out}" + (f"; {missing}" if missing else ""))
         finally:  # a disk may be full: what was spent is told all the same
             tell(result, json)
     if result.failed:
         sys.exit(1)
+
+
+def _tell_beforehand(settings: Settings, out: Path | None, json: bool) -> None:
+    one_thread()
+    from equipoise.estimate import dry_run
+    from equipoise.saved import check_free
+
+    if out:
+        check_free(out)
+    dry, console = dry_run(settings), output()
+    if json:
+        print(dry.to_json())
+        return
+    for number, line in enumerate(str(dry).splitlines()):
+        console.print(line, style="bold red" if number < len(dry.result.notices) else None)
 
 
 def _trained(settings: Settings, claim: "Claim | None") -> Result:
