@@ -11,6 +11,7 @@ import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from hashlib import blake2b
+from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -55,7 +56,7 @@ class Parts(NamedTuple):
             "failed": self.outcome.failed,
             "key": self.noise.key.hex() if isinstance(self.noise, RepeatableNoise) else None,
         }
-        server = {"known": round.known, "average64": round.average64, "average": round.average}
+        server = {"known": round.known, "average64": round.average64}
         tensors = {name: tensor for name, tensor in server.items() if tensor is not None}
         tensors |= _named("memory", self.fleet.remembered())
         tensors |= _named("inside", self.inside.collected())
@@ -72,7 +73,7 @@ class Parts(NamedTuple):
             return None
         self.outcome.diagnoses[:] = [Diagnosis(**seen) for seen in words["diagnoses"]]
         self.outcome.failed = words["failed"]
-        known = tensors["known"]
+        known, average64 = tensors["known"], tensors["average64"]
         self.fleet.remember(_part(tensors, "memory"), known)
         self.inside.collect(_part(tensors, "inside"))
         for name, mark in self._useless().items():
@@ -81,9 +82,9 @@ class Parts(NamedTuple):
             words["number"],
             words["iteration"],
             known[..., :d],
-            tensors["average"],
+            average64.to(known.dtype),
             known,
-            tensors["average64"],
+            average64,
         )
 
     def _useless(self) -> Tensors:
@@ -188,6 +189,7 @@ def _way_out(number: int) -> str:
 def _made_with() -> dict[str, Any]:
     """What the last bits of a run depend on besides its settings and records."""
     return {
+        "equipoise": version("equipoise"),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
         "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",

@@ -111,7 +111,7 @@ def _claim(out: Path, go_on: bool) -> Claim:
         check_free(out, go_on)
         lock = open(out / MARK, "a+", encoding="utf-8")  # noqa: SIM115
         claim = Claim(out, made, lock, keep=True)
-        if not _locked(lock) or not (out / MARK).exists():
+        if not _locked(lock, out / MARK):
             lock.close()
             raise InvalidValue(
                 f"out={out} is where another process trains now: wait for it, or choose another "
@@ -143,8 +143,9 @@ def _finished(out: Path) -> bool:
     return not (out / MARK).exists() and any((out / name).exists() for name in FILES)
 
 
-def _locked(file: IO[str]) -> bool:
-    """Whether nobody else had locked it. Where there are no locks, nobody has."""
+def _locked(file: IO[str], path: Path) -> bool:
+    """Whether nobody else had locked it, and it is still there. Where there are no locks, nobody
+    has."""
     try:
         import fcntl
 
@@ -152,8 +153,8 @@ def _locked(file: IO[str]) -> bool:
     except BlockingIOError:
         return False
     except (ImportError, OSError):
-        return True
-    return True
+        pass
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def check_room(out: Path, parameters: int = 0) -> None:
