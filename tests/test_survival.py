@@ -371,8 +371,8 @@ def test_records_that_changed_are_refused_without_a_word_of_them(clinic, tmp_pat
         assert (code, out) == (2, "")
         sentences.add(err)
     assert sentences == {
-        "error: out=run holds an unfinished run on other records than these: put those back, or "
-        "choose another folder, for a run of its own\n"
+        "error: out=run holds an unfinished run on other records, or with another task file, than "
+        "these: put those back, or choose another folder, for a run of its own\n"
     }
     Path("a.csv").write_text(honest)
     code, out, err = run_command(

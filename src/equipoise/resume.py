@@ -1,7 +1,7 @@
 """A run that survives its process: what it needs to go on, in a journal, and when that is written.
 
-No round is shown, or measured by anybody, before an entry that holds it is on the disk, so a round
-that was seen is never made again. Rounds after the newest entry, which nobody saw, are made again
+No round is shown to anybody before an entry that holds it is on the disk, so a round that was seen
+is never made again. Rounds after the newest entry, which nobody saw, are made again
 with the noise that they had: every entry holds a new key of the operating system for the noise up
 to the next one. So no entry can take the noise off a round that was released before it.
 """
@@ -171,8 +171,8 @@ class RunJournal:
         salted = _salted(fingerprint, bytes.fromhex(head["salt"]))
         if salted["records"] != head["records"]:
             raise InvalidValue(
-                f"out={out} holds an unfinished run on other records than these: put those back, "
-                f"{other}"
+                f"out={out} holds an unfinished run on other records, or with another task file, "
+                f"than these: put those back, {other}"
             )
         self._head |= salted
 

@@ -117,13 +117,13 @@ def _claim(out: Path, go_on: bool) -> Claim:
                 f"out={out} is where another process trains now: wait for it, or choose another "
                 "folder"
             )
-        check_free(out, go_on=True)  # nobody has finished here in between
         claim.keep = claim.journal.exists()
         try:
+            check_free(out)  # nobody has finished here in between
             lock.truncate(0)
-            lock.write("a run was started here, and has not ended\n")
+            lock.write("a run was started here, and has not ended; its journal is private\n")
             lock.flush()
-        except OSError:
+        except (OSError, InvalidValue):
             claim.close()
             raise
     except OSError as error:
