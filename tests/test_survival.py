@@ -454,6 +454,13 @@ def test_an_interrupt_says_where_the_run_stands(tmp_path, monkeypatch, capsys):
         "interrupted: after round 3 of 8; start the same again to go on from there: nothing is "
         "spent twice\n"
     )
+    load = training.load_task
+    monkeypatch.setattr(training, "load_task", lambda *_: signal.raise_signal(signal.SIGINT))
+    code, out, err = run_command(capsys, *flags)
+    assert err == (
+        "interrupted: the run stands where it stood; start the same again to go on from there\n"
+    )
+    monkeypatch.setattr(training, "load_task", load)
     code, out, err = run_command(capsys, *flags)
     assert code == 0
     assert err == "goes on after round 3 of 8, nothing is spent twice\nsaved in run\n"

@@ -114,9 +114,6 @@ def _tell_beforehand(settings: Settings, out: Path | None, json: bool) -> None:
 
 
 def _trained(settings: Settings, claim: "Claim | None") -> Result:
-    one_thread()
-    from equipoise.training import train_within
-
     def watch(rounds: "Iterable[Round]", total: int) -> "Iterable[Round]":
         if claim and claim.begun:
             say(f"goes on after round {claim.begun} of {total}, nothing is spent twice")
@@ -126,10 +123,15 @@ def _trained(settings: Settings, claim: "Claim | None") -> Result:
                 yield round
 
     try:
+        one_thread()
+        from equipoise.training import train_within
+
         return train_within(claim, settings, watch)
     except KeyboardInterrupt as stop:
-        nothing = "nothing was saved, and nothing left this process: no budget is spent"
-        raise KeyboardInterrupt(str(stop) or nothing) from None
+        cost = "nothing was saved, and nothing left this process: no budget is spent"
+        if claim and claim.keep:
+            cost = "the run stands where it stood; start the same again to go on from there"
+        raise KeyboardInterrupt(str(stop) or cost) from None
 
 
 def _chosen(settings: Settings | None, plan: Path | None, anyway: bool) -> Settings:
