@@ -25,7 +25,7 @@ wheel-check:  ## build the wheel, install it without extras in a new environment
 planted-bugs: install-dev  ## plant privacy bugs one by one and see a test catch each (about an hour)
 	$(BIN)/python tests/planted_bugs.py
 
-crash-test: install-dev  ## kill a sweep twenty times; nothing may be lost or doubled (about five minutes)
+crash-test: install-dev  ## kill a training and a sweep twenty times each; nothing may be lost or doubled (about ten minutes)
 	$(BIN)/python tests/crash.py
 
 ray-test: install-dev  ## a sweep on two Ray nodes, one of which is killed (about four minutes)

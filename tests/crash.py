@@ -1,10 +1,10 @@
-"""Kill a sweep and its workers at random moments, start it again, and compare with one that nobody
-disturbed.
+"""Kill a training, then a sweep and its workers, at random moments, start it again, and compare
+with one that nobody disturbed.
 
-    make crash-test               # twenty kills; about five minutes
+    make crash-test               # twenty kills of each; about ten minutes
 
-What must hold: no finished run is lost or doubled, and the results of both stores are equal, bit
-for bit.
+What must hold: a training goes back behind no round that it kept, and ends with the same model; of
+a sweep no finished run is lost or doubled, and the results of both stores are equal, bit for bit.
 """
 
 import argparse
@@ -17,6 +17,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import numpy as np
+
+import equipoise
+from equipoise.journal import kept as journalled
 
 GRID = """
 name = "crash"
@@ -31,6 +36,60 @@ seeds = [0, 1, 2]
 COLUMNS = (
     "key, sweep, task, algorithm, epsilon_spent, rounds, test_error, train_error, failed, result"
 )
+TRAIN = (
+    "train --task breast-cancer --algorithm dp-scaffnew --epsilon 2 --clip 1 --iterations 60000 "
+    "--local-steps 3 --simulate-noise-seed 1 --out"
+)
+
+
+def training(folder: Path, out: str) -> subprocess.Popen:
+    command = [Path(sys.executable).with_name("equipoise"), *TRAIN.split(), out]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def kill_trainings(kills: int, chance: random.Random, folder: Path) -> None:
+    start = time.monotonic()
+    undisturbed = training(folder, "whole")
+    assert undisturbed.wait() == 0, undisturbed.stderr.read()
+    seconds = time.monotonic() - start
+    print(f"undisturbed: trained in {seconds:.0f} s", flush=True)
+    whole, done, ends, stand, going_on = equipoise.load(folder / "whole"), 0, 0, 0, 0
+    while done < kills:
+        out = folder / f"killed-run-{ends}"
+        process = training(folder, out.name)
+        try:
+            process.wait(chance.uniform(0, 0.5) * seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            done += 1
+            entry = journalled(out / "journal") if out.exists() else None
+            number = entry.head["stand"]["number"] if entry else 0
+            assert number >= stand, "it went back behind a round that was kept"
+            going_on += 0 < stand
+            stand = number
+            print(f"kill {done}: the training stands after round {stand}", flush=True)
+            continue
+        assert process.returncode == 0, process.stderr.read()
+        _same(out, whole)
+        ends, stand = ends + 1, 0
+    process = training(folder, f"killed-run-{ends}")
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    _same(folder / f"killed-run-{ends}", whole)
+    print(
+        f"{done} kills, {going_on} of runs that went on, {ends + 1} runs: the same model each "
+        "time, bit for bit"
+    )
+
+
+def _same(out: Path, whole: equipoise.Result) -> None:
+    result = equipoise.load(out)
+    assert result == whole, "the results differ"
+    assert np.array_equal(result.x, whole.x), "the models differ"
+    assert not (out / "journal").exists()
 
 
 def started(folder: Path, store: str) -> subprocess.Popen:
@@ -89,6 +148,7 @@ def main() -> None:
     print(f"seed {arguments.seed}", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        kill_trainings(arguments.kills, chance, folder)
         (folder / "crash.toml").write_text(GRID)
         start = time.monotonic()
         undisturbed = started(folder, "whole.sqlite")

@@ -26,6 +26,7 @@ TESTS = [
         "algorithms",
         "other_algorithms",
         "training",
+        "survival",
         "tables",
         "table_files",
         "own_models",
@@ -217,8 +218,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "secret noise reused in two rounds",
         "privacy/noise.py",
-        "whole_numbers(law, [_fresh()], rows",
-        "whole_numbers(law, [self.__dict__.setdefault('k', _fresh())], rows",
+        "whole_numbers(law, [self._fresh()], rows",
+        "whole_numbers(law, [self.__dict__.setdefault('k', self._fresh())], rows",
     ),
     (
         "simulated noise reused in two rounds",
@@ -259,7 +260,7 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "noise from a seeded generator instead of the cipher",
         "privacy/noise.py",
-        "return whole_numbers(law, [_fresh()], rows, shape[-1], scales).reshape(shape)",
+        "return whole_numbers(law, [self._fresh()], rows, shape[-1], scales).reshape(shape)",
         "seeded = np.random.default_rng(int.from_bytes(os.urandom(4)))\n"
         "        return np.rint(scale * seeded.standard_normal(shape))",
     ),
@@ -283,9 +284,57 @@ BUGS = [  # what is wrong, file, old text, new text
         "        raise RuntimeError",
     ),
     (
+        "a round that is made again has other noise",
+        "training.py",
+        "ready = ready._replace(noise=RepeatableNoise())",
+        "ready = ready._replace(noise=SecretNoise())",
+    ),
+    (
+        "all draws of a run that may be repeated share one key",
+        "privacy/noise.py",
+        "        self._drawn += 1",
+        "        self._drawn += 0",
+    ),
+    (
+        "a round is shown before it is kept",
+        "resume.py",
+        "            waiting.append(round._replace(known=None, average64=None))",
+        "            yield round",
+    ),
+    (
+        "an entry of the journal keeps the key of the noise before it",
+        "resume.py",
+        "                    parts.noise.begin(os.urandom(32))",
+        "                    pass",
+    ),
+    (
+        "a run goes on with other records",
+        "resume.py",
+        'if salted["records"] != head["records"]:',
+        "if False:",
+    ),
+    (
+        "others may read a journal",
+        "journal.py",
+        "os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600",
+        "os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644",
+    ),
+    (
+        "a damaged journal is taken as it is",
+        "journal.py",
+        "content[: len(MAGIC)] != MAGIC or not whole",
+        "content[: len(MAGIC)] != MAGIC",
+    ),
+    (
+        "a journal is removed and not wiped",
+        "journal.py",
+        "left -= file.write(bytes(min(left, AT_ONCE)))",
+        "left = 0",
+    ),
+    (
         "an un-noised local iterate is returned",
         "fleets/server.py",
-        "        yield Round(number, iteration, known[..., :d])",
+        "        yield Round(number, iteration, known[..., :d], known=known)",
         "        yield Round(number, iteration, known[..., :d] + fleet.memory.update.mean(-2))",
     ),
     (

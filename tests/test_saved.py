@@ -18,7 +18,7 @@ from torch import nn
 import equipoise
 from equipoise import DataError, InvalidValue, own_task, saved, train
 from equipoise.privacy.statement import statement
-from equipoise.saved import load, reserve, save
+from equipoise.saved import claimed, load, save
 from problems import TASK_FILE, blobs, run_command
 
 STATEMENT = {  # every field of guarantee.md, and what its value looks like
@@ -208,7 +208,6 @@ def test_the_model_is_a_state_dict(tmp_path):
         learning_rate=0.5,
     )
     result = train(task=task, epsilon=2, clip=1)
-    reserve(tmp_path / "run")
     save(result, tmp_path / "run")
     network.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
     with torch.no_grad():
@@ -256,7 +255,6 @@ def test_folders_that_cannot_be_kept_are_refused_before_training(tmp_path, capsy
 
 def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
     result = train(task="breast-cancer", epsilon=2, clip=1, clients=5, iterations=4)
-    reserve(tmp_path)
 
     def full(self, *_, **__):
         raise OSError(28, "No space left on device")
@@ -269,7 +267,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
         save(result, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["result.json", "unfinished"]
     with pytest.raises(InvalidValue, match=r"already holds result\.json, unfinished"):
-        reserve(tmp_path)
+        save(result, tmp_path)
 
 
 def test_a_result_without_its_model_is_shown(tmp_path, capsys):
@@ -303,9 +301,13 @@ def test_no_budget_is_spent_where_the_model_has_no_room(
 
 
 def test_two_runs_cannot_claim_one_folder(tmp_path):
-    reserve(tmp_path / "run")
-    with pytest.raises(InvalidValue, match="already holds unfinished"):
-        reserve(tmp_path / "run")
+    with (
+        claimed(tmp_path / "run"),
+        pytest.raises(InvalidValue, match="is where another process trains now: wait for it, or"),
+        claimed(tmp_path / "run"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == [], "it was given back"
 
 
 @pytest.mark.parametrize("name", ["a[bold]b", "a$_^$b", "run \N{SNOWMAN}"])
@@ -379,15 +381,19 @@ def full_at(monkeypatch):
 
 @pytest.mark.parametrize("name", SAVED[:-1])
 @pytest.mark.parametrize("json_flag", ["", " --json"])
-def test_a_full_disk_costs_no_account(clinic, capsys, full_at, name, json_flag):
-    """The budget is spent: what was spent on is in result.json, or on the screen, or both."""
+def test_a_full_disk_costs_no_account(
+    clinic, tmp_path, monkeypatch, capsys, full_at, name, json_flag
+):
+    """The budget is spent: what was spent on is in result.json, or on the screen, or both; and once
+    there is room the same command writes what it was spent on."""
     full_at(name)
     code, out, err = run_command(capsys, *(TABLE + json_flag).split())
     assert code == 2
     written = ", ".join(SAVED[: SAVED.index(name)]) or "nothing"
     lost = ", ".join(SAVED[SAVED.index(name) :])
     assert err == (
-        f"error: out=run: No space left on device; written: {written}; not written: {lost}\n"
+        f"error: out=run: No space left on device; written: {written}; not written: {lost}; start "
+        "the same again to write it all: nothing is spent twice\n"
     )
     assert len(err.splitlines()) == 1
     if json_flag:
@@ -397,11 +403,17 @@ def test_a_full_disk_costs_no_account(clinic, capsys, full_at, name, json_flag):
         assert "spent       epsilon = 2 of 2" in out
     before = SAVED[: SAVED.index(name)]
     kept = {path.name for path in Path("run").iterdir() if not path.name.startswith(".")}
-    assert kept == {*before, "unfinished"}
+    assert kept == {*before, "journal", "unfinished"}
     if "result.json" in before:
         document = json.loads(Path("run/result.json").read_text())
         assert document["account"]["epsilon"] <= 2
-    assert "already holds" in run_command(capsys, *TABLE.split())[2], "it is not written over"
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    first = equipoise.Result.model_validate_json(out) if json_flag else None
+    code, out, err = run_command(capsys, *(TABLE + json_flag).split())
+    assert code == 0
+    assert err == "goes on after round 4 of 4, nothing is spent twice\nsaved in run\n"
+    assert first is None or load(tmp_path / "run") == first, "the same, not another run"
 
 
 def test_a_full_disk_at_the_picture_costs_the_picture(clinic, capsys, full_at):
@@ -432,7 +444,7 @@ def test_whatever_is_wrong_with_the_picture_costs_the_picture(clinic, capsys, mo
     assert load("run").private
 
 
-@pytest.mark.parametrize("limit", [0, 30, 1_000, 2_000, 30_000, 1_000_000])
+@pytest.mark.parametrize("limit", [0, 30, 1_000, 2_000, 18_000, 30_000, 1_000_000])
 def test_files_that_are_really_cut_off(tmp_path, capsys, limit):
     """With a limit of the operating system on the size of a file, writing fails in its middle: the
     folder holds the result, or the command prints it, and no file is cut off."""
@@ -447,18 +459,18 @@ def test_files_that_are_really_cut_off(tmp_path, capsys, limit):
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     assert len(err.splitlines()) == 1, err
     held = {path.name for path in out.glob("*")}
-    assert held <= {*SAVED, "unfinished"}, "no half file is left"
-    if limit < 40:
+    assert held <= {*SAVED, "journal", "unfinished"}, "no half file is left"
+    if limit < 5_000:
         assert (code, printed) == (2, ""), "refused before anything is spent"
-        assert "cannot be written: File too large" in err
+        assert "cannot be written: File too large" in err or "no budget is spent" in err
         assert held == set(), "the folder is free again"
         return
     result = equipoise.Result.model_validate_json(printed)
     assert result.epsilon_spent <= 2
-    if limit < 5_000:
+    if limit < 20_000:
         assert code == 2
         assert "File too large; written: nothing; not written: result.json, model" in err
-        assert held == {"unfinished"}
+        assert held == {"journal", "unfinished"}
         return
     assert code == 0
     assert load(out) == result

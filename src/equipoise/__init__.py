@@ -12,6 +12,7 @@ from equipoise._lazy import lazy_names
 if TYPE_CHECKING:
     from equipoise.adapting import adapt
     from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel
+    from equipoise.estimate import DryRun, dry_run
     from equipoise.paper.report import report
     from equipoise.planning.plan import Plan, Question
     from equipoise.planning.planner import plan
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Account",
     "DataError",
+    "DryRun",
     "EquipoiseError",
     "Event",
     "InvalidValue",
@@ -46,6 +48,7 @@ __all__ = [
     "accuracy",
     "adapt",
     "compare_accountants",
+    "dry_run",
     "epsilon_spent",
     "evaluate",
     "gdp_mu",
@@ -66,6 +69,7 @@ _names = lazy_names(
     {
         "adapting": "adapt",
         "errors": "DataError EquipoiseError InvalidValue UnsafeModel",
+        "estimate": "DryRun dry_run",
         "paper.report": "report",
         "planning.plan": "Plan Question",
         "planning.planner": "plan",

@@ -10,7 +10,6 @@ where a federation could begin from it.
 import math
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -31,7 +30,7 @@ from equipoise.planning.at_home import (
     tuned,
 )
 from equipoise.result import Adapted, Result
-from equipoise.saved import check_room, load, release_claim, reserve, save
+from equipoise.saved import check_room, claimed, load
 from equipoise.tasks import Task, TaskOptions, load_client, load_reader, load_task, task_spec
 from equipoise.tasks.catalogue import is_named
 from equipoise.tasks.flat_model import named_tensors
@@ -220,15 +219,10 @@ def adapt(
     )
     if out is None:
         return _adapted(federated, own)
-    folder = Path(out)
-    made = reserve(folder)
-    try:
-        check_room(folder, federated.dimension)
+    with claimed(out, go_on=False) as claim:
+        check_room(claim.folder, federated.dimension)
         adapted = _adapted(federated, own)
-    except BaseException:
-        release_claim(folder, made)
-        raise
-    save(adapted, folder)
+        claim.save(adapted)
     return adapted
 
 

@@ -5,12 +5,16 @@ from dataclasses import replace
 from html import escape
 from math import inf
 from statistics import median
+from typing import TYPE_CHECKING
 
 from equipoise.facts import BY_RECORDS, EQUAL
 from equipoise.measures import MEASURES, SHORT, Estimate, Measures, Part
 from equipoise.planning.plan import Option, Plan, Prediction, Way
 from equipoise.result import Adapted, Result
 from equipoise.settings import Run
+
+if TYPE_CHECKING:
+    from equipoise.estimate import DryRun
 
 WHOM = {
     "client": "all data of one client",
@@ -27,6 +31,31 @@ def result_lines(result: Result, parts: bool = True) -> list[str]:
     return [*result.notices, headline(result), *_aligned(result_facts(result, parts))]
 
 
+def dry_run_lines(dry: "DryRun") -> list[str]:
+    """Notices first, then what would be spent on what, and what it would take."""
+    result, spent = dry.result, _spent(dry.result)[1]
+    facts = [("would spend", spent), *_returns(result), *_promised(result), *_taken(dry)]
+    return [*result.notices, headline(result), *_aligned(facts)]
+
+
+def _taken(dry: "DryRun") -> list[tuple[str, str]]:
+    memory = "" if dry.memory is None else f"; about {_bytes(dry.memory)} of memory"
+    return [
+        ("would take", f"about {duration(dry.seconds)} here, after the files are read{memory}"),
+        ("dry run", "nothing was trained, nothing is spent, and nothing was written"),
+    ]
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.3g} s" if seconds < 1 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _bytes(number: int) -> str:
+    return f"{number / 1e9:.0f} GB" if number >= 1e9 else f"{number / 1e6:.0f} MB"
+
+
 def _aligned(facts: list[tuple[str, str]]) -> list[str]:
     return [f"{name:<{WIDTH}}{text}" for name, text in facts]
 
@@ -36,7 +65,11 @@ def result_facts(result: Result, parts: bool = True) -> list[tuple[str, str]]:
         return adapted_facts(result.adapted)
     measures = measure_facts(result.measures, parts) if result.measures else []
     facts = [*_errors(result), *measures]
-    facts += [*_returns(result), _spent(result), _protected(result)]
+    return [*facts, *_returns(result), _spent(result), *_promised(result)]
+
+
+def _promised(result: Result) -> list[tuple[str, str]]:
+    facts = [_protected(result)]
     if result.run.epsilon < inf:
         facts += [_adversary(result), _noise(result)]
     return [*facts, _clip(result), *_weights(result.run)]

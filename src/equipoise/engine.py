@@ -2,7 +2,7 @@
 axes [seeds, settings]."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
@@ -21,6 +21,7 @@ from equipoise.privacy.lattice import Lattice
 from equipoise.privacy.mechanisms.mechanism import Releaser
 from equipoise.privacy.noise import NoiseSource
 from equipoise.result import Diagnosis, Point
+from equipoise.resume import Parts, RunJournal
 from equipoise.settings import Run
 from equipoise.tasks.public import public_model
 from equipoise.tasks.task import Records, Stackable, Task, TaskOptions, stacked
@@ -60,11 +61,13 @@ def run_rounds(
     watch: Watch = lambda rounds, total: rounds,
     points: int = POINTS,
     ends: dict[int, Tensor] | None = None,
+    journal: RunJournal | None = None,
 ) -> list[list[Trained]]:
     """Train `runs[s][q]` on `tasks[s]` for every s and q.
 
     A run by itself has no leading axes: [d], not [1, 1, d]. `ends` is what runs before it that
-    begin alike know of their first steps, and learns what this one does.
+    begin alike know of their first steps, and learns what this one does. With a `journal` a run by
+    itself goes on after the last round that is there, which is then the first that is watched.
     """
     run = runs[0][0]
     if run.warm_start:
@@ -73,19 +76,33 @@ def run_rounds(
     # [seeds, 1, d] in a stack: the first local steps are the same for all settings of a seed.
     round = Round(0, 0, task.x0)
     trained = [[Trained(run, len(schedule), round.x) for run in row] for row in runs]
-    apart = math.ceil(len(schedule) / min(points, _points(task, run)))
+    apart = math.ceil(len(schedule) / min(points, points_of(task, run)))
     closer = math.ceil(len(schedule) / points)
-    _measure(trained, task, round)
     inside = Inside(trained, task)
-    rounds = averaged(server_rounds(round.x, schedule, fleet, fleet.algorithm, run.gamma))
-    for round in watch(rounds, len(schedule)):
-        if run.simulation and fleet.overflowed:
-            _note_failures(trained, round.number, fleet)
-        inside.note(fleet)
-        if round.number % apart == 0 or round.number == len(schedule):
-            _measure(trained, task, round)
-        if round.number % closer == 0 or round.number == len(schedule):
-            inside.tell(round)
+
+    def made(after: Round | None) -> Iterator[Round]:
+        """The rounds that are left, and what is seen of them on the way."""
+        if after:
+            yield after
+        server = server_rounds(task.x0, schedule, fleet, fleet.algorithm, run.gamma, after)
+        for round in averaged(server, after):
+            if run.simulation and fleet.overflowed:
+                _note_failures(trained, round.number, fleet)
+            inside.note(fleet)
+            if round.number % apart == 0 or round.number == len(schedule):
+                _measure(trained, task, round)
+            if round.number % closer == 0 or round.number == len(schedule):
+                inside.tell(round)
+            yield round
+
+    _measure(trained, task, round)
+    if journal is None:
+        rounds: Iterable[Round] = made(None)
+    else:
+        parts = Parts(trained[0][0], inside, fleet, task.clients, noise)
+        rounds = journal.shown(made(journal.begin(parts, len(task.x0))), parts, len(schedule))
+    for seen in watch(rounds, len(schedule)):
+        round = seen
     x, alone = _returned(trained, round), _alone(runs)
     for s, row in enumerate(trained):
         for q, outcome in enumerate(row):
@@ -267,7 +284,7 @@ def _tensor(numbers: list[list[float]]) -> Tensor:
     return torch.tensor(numbers, dtype=torch.float64)[..., None, None]
 
 
-def _points(task: Task, run: Run) -> int:
+def points_of(task: Task, run: Run) -> int:
     """How often to measure: at most MEASURING of the work of training.
 
     A step is three passes through the model.
@@ -312,6 +329,15 @@ class Inside:
         self._clipped: list[Tensor] = []
         self._norms: list[Tensor] = []
         self._h_norms: Tensor | None = None
+
+    def collected(self) -> dict[str, Tensor]:
+        """What was noted since the last point."""
+        noted = {"clipped": self._clipped, "norms": self._norms}
+        return {name: torch.stack(values) for name, values in noted.items() if values}
+
+    def collect(self, noted: dict[str, Tensor]) -> None:
+        """Go on with what was noted before."""
+        self._clipped, self._norms = ([*noted.get(name, ())] for name in ("clipped", "norms"))
 
     def note(self, fleet: SimulatedFleet) -> None:
         """A round."""

@@ -2,24 +2,27 @@
 bounds.toml where there was one. A model that was tuned at home has not-to-be-released.md instead of
 guarantee.md, and no curve.
 
-The folder is reserved before training, so that no budget is spent on a result that cannot be kept,
-nor by two runs for one folder; and it must have room. Every file appears whole or not at all. What
-was spent comes first and the picture last: a disk that fills up costs the picture, not the account.
+The folder is claimed before training, so that no budget is spent on a result that cannot be kept,
+nor by two runs for one folder; and it must have room. While it trains a journal stands there, from
+which a run whose process died goes on. Every file appears whole or not at all. What was spent comes
+first and the picture last: a disk that fills up costs the picture, not the account.
 """
 
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from pydantic import ValidationError
 
 from equipoise.card import model_card
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
+from equipoise.journal import wipe
 from equipoise.privacy.statement import statement
 from equipoise.refusals import first_sentence
 from equipoise.result import Result
@@ -30,37 +33,137 @@ FILES = (
     *("model-card.md", "curve.png"),
 )
 MARK = "unfinished"  # a file that stands here until everything but the picture does
+JOURNAL = "journal"  # what an unfinished run needs to go on
 ROOM = 10**6  # bytes for all files but the model; some 50,000 are usual
 
 
-def reserve(out: Path) -> list[Path]:
-    """Make the folder and claim it; refuse one that holds a run, or that another run has claimed.
+@dataclass
+class Claim:
+    """A folder that one process has to itself, until it closes it.
 
-    Returns the folders that were made, the innermost first.
+    made     the folders that were made for it, the innermost first
+    lock     the mark, which the operating system unlocks when the process dies
+    keep     whether something is there that must not be lost: a journal with rounds, or files
+    begun    the round after which the run goes on
     """
-    try:
-        made = [folder for folder in (out, *out.parents) if not folder.exists()]
-        held = [name for name in (*FILES, MARK) if (out / name).exists()]
-        if held:
-            raise InvalidValue(f"out={out} already holds {', '.join(held)}: choose another folder")
-        out.mkdir(parents=True, exist_ok=True)
-        (out / MARK).touch(exist_ok=False)
+
+    folder: Path
+    made: list[Path]
+    lock: IO[str]
+    keep: bool
+    begun: int = 0
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / JOURNAL
+
+    def save(self, result: Result, log: str | None = None) -> str | None:
+        """Write the run, and wipe its journal; returns why the picture or the log is not there, if
+        it is not."""
+        folder, self.keep = self.folder, True
         try:
-            (out / MARK).write_text("a run was started here, and has not ended\n")
-        except OSError:
-            release_claim(out, made)
+            _write(folder, result)
+            (folder / MARK).unlink(missing_ok=True)  # from here on it is finished
+            wipe(self.journal)
+            missing = [_draw(result, folder), log and _log(result, folder, log)]
+            return "; ".join(filter(None, missing)) or None
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(f"out={folder}: {self._written(result)}") from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise EquipoiseError(f"out={folder}: {reason}; {self._written(result)}") from None
+
+    def _written(self, result: Result) -> str:
+        """Which files are there, and which are not."""
+        needless = {GUARANTEE, "curve.png"} if result.adapted else {WARNING}
+        if not result.reading.get("bounds"):
+            needless.add("bounds.toml")
+        wanted = [name for name in FILES if name not in needless]
+        kept = [name for name in wanted if (self.folder / name).exists()]
+        lost = [name for name in wanted if name not in kept]
+        text = (
+            f"written: {', '.join(kept) or 'nothing'}; not written: {', '.join(lost) or 'nothing'}"
+        )
+        if self.journal.exists():
+            text += "; start the same again to write it all: nothing is spent twice"
+        return text
+
+    def close(self) -> None:
+        """Give the folder back, as it was if nothing came of it."""
+        if not self.keep:
+            with suppress(OSError):
+                wipe(self.journal)
+            (self.folder / MARK).unlink(missing_ok=True)
+            with suppress(OSError):  # somebody else has put something there
+                for folder in self.made:
+                    folder.rmdir()
+        self.lock.close()
+
+
+@contextmanager
+def claimed(out: "str | os.PathLike[str]", *, go_on: bool = True) -> Iterator[Claim]:
+    """The folder, made if need be. Refused are one that holds a run, and one that another process
+    has claimed; with `go_on` not one that holds what a dead process left unfinished."""
+    claim = _claim(Path(out), go_on)
+    try:
+        yield claim
+    finally:
+        claim.close()
+
+
+def _claim(out: Path, go_on: bool) -> Claim:
+    made = [folder for folder in (out, *out.parents) if not folder.exists()]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if _finished(out):
+            wipe(out / JOURNAL)  # its process died in between
+        check_free(out, go_on)
+        lock = open(out / MARK, "a+", encoding="utf-8")  # noqa: SIM115
+        claim = Claim(out, made, lock, keep=True)
+        if not _locked(lock, out / MARK):
+            lock.close()
+            raise InvalidValue(
+                f"out={out} is where another process trains now: wait for it, or choose another "
+                "folder"
+            )
+        claim.keep = claim.journal.exists()
+        try:
+            check_free(out)  # nobody has finished here in between
+            lock.truncate(0)
+            lock.write("a run was started here, and has not ended; its journal is private\n")
+            lock.flush()
+        except (OSError, InvalidValue):
+            claim.close()
             raise
     except OSError as error:
         raise InvalidValue(f"out={out} cannot be written: {error.strerror}") from None
-    return made
+    return claim
 
 
-def release_claim(out: Path, made: Iterable[Path]) -> None:
-    """Give a reserved folder back, when nothing came of it."""
-    (out / MARK).unlink(missing_ok=True)
-    with suppress(OSError):  # somebody else has put something there
-        for folder in made:
-            folder.rmdir()
+def check_free(out: Path, go_on: bool = True) -> None:
+    """Refuse a folder that holds a run, or with `go_on` one that holds a finished run."""
+    held = [name for name in (*FILES, JOURNAL, MARK) if (out / name).exists()]
+    unfinished = held == [MARK] or (JOURNAL in held and not _finished(out))
+    if held and not (go_on and unfinished):
+        raise InvalidValue(f"out={out} already holds {', '.join(held)}: choose another folder")
+
+
+def _finished(out: Path) -> bool:
+    return not (out / MARK).exists() and any((out / name).exists() for name in FILES)
+
+
+def _locked(file: IO[str], path: Path) -> bool:
+    """Whether nobody else had locked it, and it is still there. Where there are no locks, nobody
+    has."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        pass
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def check_room(out: Path, parameters: int = 0) -> None:
@@ -73,31 +176,20 @@ def check_room(out: Path, parameters: int = 0) -> None:
         )
 
 
-def save(result: Result, out: "str | os.PathLike[str]") -> str | None:
-    """Write the run into a new folder, or one that was reserved; returns why there is no picture,
-    if there is none."""
-    folder = Path(out)
-    if not (folder / MARK).exists():
-        reserve(folder)
-    try:
-        _write(folder, result)
-        return _draw(result, folder)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"out={folder}: {_written(folder, result)}") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise EquipoiseError(f"out={folder}: {reason}; {_written(folder, result)}") from None
+def save(result: Result, out: "str | os.PathLike[str]", *, log: str | None = None) -> str | None:
+    """Write the run into a new folder, and its curve for `log`, csv or tensorboard; returns why
+    the picture or the log is not there, if it is not."""
+    check_log(log)
+    with claimed(out, go_on=False) as claim:
+        return claim.save(result, log)
 
 
-def _written(folder: Path, result: Result) -> str:
-    """Which files are there, and which are not."""
-    needless = {GUARANTEE, "curve.png"} if result.adapted else {WARNING}
-    if not result.reading.get("bounds"):
-        needless.add("bounds.toml")
-    wanted = [name for name in FILES if name not in needless]
-    kept = [name for name in wanted if (folder / name).exists()]
-    lost = [name for name in wanted if name not in kept]
-    return f"written: {', '.join(kept) or 'nothing'}; not written: {', '.join(lost) or 'nothing'}"
+def check_log(log: str | None) -> None:
+    """Refuse a log that cannot be written, before a budget is spent."""
+    from equipoise.reports import curve_log
+
+    if log:
+        curve_log.check_log(log)
 
 
 def _write(folder: Path, result: Result) -> None:
@@ -111,7 +203,6 @@ def _write(folder: Path, result: Result) -> None:
     if bounds := result.reading.get("bounds"):
         _write_text(folder / "bounds.toml", bounds)
     _write_text(folder / "model-card.md", model_card(result))
-    (folder / MARK).unlink(missing_ok=True)
 
 
 def load(out: "str | os.PathLike[str]", *, model: bool = True) -> Result:
@@ -170,6 +261,17 @@ def _draw(result: Result, folder: Path) -> str | None:
         write_whole(folder / "curve.png", lambda path: draw_curve(result, path))
     except Exception as error:
         return f"curve.png was left out: {getattr(error, 'strerror', None) or error}"
+    return None
+
+
+def _log(result: Result, folder: Path, log: str) -> str | None:
+    """Nor is a log worth a model."""
+    from equipoise.reports.curve_log import LOGS
+
+    try:
+        LOGS[log](result, folder)
+    except Exception as error:
+        return f"the log for {log} was left out: {getattr(error, 'strerror', None) or error}"
     return None
 
 

@@ -18,8 +18,9 @@ from equipoise.fleets import Round, averaged, server_rounds
 from equipoise.measures import Measures
 from equipoise.measuring import RESAMPLES, THRESHOLD, measures_of
 from equipoise.privacy.events import Account, account
-from equipoise.privacy.noise import NoiseSource, SecretNoise, SimulatedNoise
+from equipoise.privacy.noise import NoiseSource, RepeatableNoise, SecretNoise, SimulatedNoise
 from equipoise.result import Point, PublicOnly, Result
+from equipoise.resume import RunJournal
 from equipoise.settings import Run, Settings, as_paths
 from equipoise.tasks import Task, TaskOptions, load_measure, load_task
 from equipoise.tasks.network import ModelClients
@@ -28,6 +29,7 @@ from equipoise.tasks.task import Predicts
 
 if TYPE_CHECKING:
     from equipoise.planning.plan import Plan
+    from equipoise.saved import Claim
 
 
 class Prepared(NamedTuple):
@@ -46,20 +48,71 @@ def train(
     settings: "Settings | Plan | None" = None,
     *,
     watch: Watch = lambda rounds, total: rounds,
+    out: "str | os.PathLike[str] | None" = None,
+    log: str | None = None,
     **values: Any,
 ) -> Result:
     """Train in this process: ``train(task="breast-cancer", epsilon=2, clip=1, ...)``, with the
     keywords of the command; or from Settings, or from a Plan (with anyway=True also from one that
     says not to). A task that was made in Python is given beside a plan: ``train(plan, task=task)``.
 
-    `watch(rounds, total)` may wrap the iterator of rounds, to show progress.
+    `out` is a folder to save the result in, with its curve for `log`, csv or tensorboard. A run
+    whose process died there goes on from its last round when the same is started again, and spends
+    nothing twice. `watch(rounds, total)` may wrap the iterator of rounds, to show progress; it
+    begins with the round after which a run goes on.
     """
-    ready = prepare(settings, **values)
-    ((trained,),) = run_rounds(
-        [ready.task], [[ready.run]], [[ready.account]], ready.schedule, ready.noise, watch
-    )
+    from equipoise.saved import check_log, claimed
+
+    require(out is not None or log is None, f"log={log} without out: give the folder to write into")
+    check_log(log)
+    if out is None:
+        return train_within(None, settings, watch, **values)
+    with claimed(out) as claim:
+        result = train_within(claim, settings, watch, **values)
+        claim.save(result, log)
+        return result
+
+
+def train_within(
+    claim: "Claim | None",
+    settings: "Settings | Plan | None",
+    watch: Watch = lambda rounds, total: rounds,
+    **values: Any,
+) -> Result:
+    """As `train`, with a journal in a folder that was claimed; not saved yet."""
+    from equipoise.saved import check_room
+
+    if claim:
+        check_room(claim.folder)
+    ready, journal = prepare(settings, **values), None
+    if claim:
+        check_room(claim.folder, ready.task.dimension)
+        journal = RunJournal(claim.journal, ready.run, ready.task.fingerprint)
+        claim.begun = journal.number
+        if isinstance(ready.noise, SecretNoise):
+            ready = ready._replace(noise=RepeatableNoise())
+    try:
+        ((trained,),) = run_rounds(
+            [ready.task],
+            [[ready.run]],
+            [[ready.account]],
+            ready.schedule,
+            ready.noise,
+            watch,
+            journal=journal,
+        )
+    except KeyboardInterrupt:
+        if journal and journal.number:
+            raise KeyboardInterrupt(
+                f"after round {journal.number} of {len(ready.schedule)}; start the same again to "
+                "go on from there: nothing is spent twice"
+            ) from None
+        raise
+    finally:
+        if claim and journal:
+            claim.keep = claim.keep or journal.number > 0
+    result = result_of(ready, trained, _measures(ready.task, trained.x))
     clients = ready.task.clients
-    result = _result(ready, trained, _measures(ready.task, trained.x))
     if ready.command or not isinstance(clients, ModelClients):
         return result
     return result.model_copy(update={"module": clients.model.module})
@@ -182,7 +235,7 @@ def train_together(
         row = zip(runs[s], accounts[s], trained[s], strict=True)
         results.append(
             [
-                _result(
+                result_of(
                     Prepared(task, run, schedule, spent, noise, None, alone[s]),
                     outcome,
                     _measures(task, outcome.x, resamples=0),
@@ -204,7 +257,7 @@ def _measures(task: Task, x: torch.Tensor, resamples: int = RESAMPLES) -> Measur
     return measures_of(predictions, resamples=resamples) if predictions else None
 
 
-def _result(ready: Prepared, trained: Trained, measures: Measures | None) -> Result:
+def result_of(ready: Prepared, trained: Trained, measures: Measures | None = None) -> Result:
     run, task, spent = ready.run, ready.task, ready.account
     curve, units = trained.curve, task.facts(run.unit).units(run.unit)
     error, _, client_error = curve[-1].of(run.returns) if curve else (None,) * 3

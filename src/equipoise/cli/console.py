@@ -1,19 +1,21 @@
 """Where the command speaks: results on standard output, everything else on standard error."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
 from time import monotonic
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, Protocol
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from equipoise.describe import duration
+
 errors = Console(stderr=True)
-SECONDS_BETWEEN_LINES = 10
+FIRST_LINE, NEXT_LINE = 10.0, 60.0  # seconds until a line is said where there is no terminal
 Json = Annotated[bool, Parameter(negative=(), help="print one JSON document")]
 
 
@@ -35,10 +37,16 @@ def json_number(value: float) -> float | str:
     return value if isfinite(value) else str(value)
 
 
+class Show(Protocol):
+    def __call__(self, share: float, text: str = "") -> None:
+        """Show the share that is done, or what `text` says of it."""
+        ...
+
+
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
+def progress_bar(what: str) -> Iterator[Show]:
     """Shows the share that is done, and how long the rest will take; where there is no terminal, a
-    line now and then."""
+    line a minute, the last of them at the end. What is done in seconds needs no line."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -48,14 +56,20 @@ def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
         transient=True,
         disable=not errors.is_terminal,
     )
-    last = monotonic()
+    start = last = monotonic()
+    begun, lines = None, 0
 
-    def show(share: float) -> None:
-        nonlocal last
+    def show(share: float, text: str = "") -> None:
+        nonlocal last, lines, begun
+        now, begun = monotonic(), share if begun is None else begun
         bar.update(task, completed=share)
-        if not errors.is_terminal and monotonic() - last > SECONDS_BETWEEN_LINES:
-            last = monotonic()
-            say(f"{what}: {share:.0%}")
+        ended = share >= 1 and lines > 0
+        if errors.is_terminal or not (ended or now - last > (NEXT_LINE if lines else FIRST_LINE)):
+            return
+        last, lines = now, lines + 1
+        left = (now - start) * (1 - share) / (share - begun) if share > begun else 0
+        about = f", about {duration(left)} left" if left else ""
+        say(f"{what}: {text or f'{share:.0%}'}{about}")
 
     with bar:
         task = bar.add_task(what, total=1.0)

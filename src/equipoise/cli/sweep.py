@@ -16,6 +16,7 @@ from rich.live import Live
 from equipoise.cli.console import Json, errors, say
 from equipoise.cli.report import STORE
 from equipoise.cli.text import as_text, best_table, found_table, toml_text
+from equipoise.describe import duration
 from equipoise.errors import require
 
 if TYPE_CHECKING:
@@ -264,16 +265,10 @@ def _watched(steps: Iterator[Any], best: Callable[[], Any] | None = None) -> Any
 
 
 def _line(progress: Any) -> str:
-    left = "no estimate yet" if progress.left is None else f"about {_duration(progress.left)} left"
+    left = "no estimate yet" if progress.left is None else f"about {duration(progress.left)} left"
     failed = f", {progress.failed} failed" if progress.failed else ""
     rest = progress.total - progress.done - progress.failed - progress.running
     return (
         f"{progress.done} of {progress.total} runs done{failed}, {progress.running} running, "
         f"{rest} waiting; {left}"
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -3,15 +3,15 @@
 import logging
 import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from rich.progress import track
 
-from equipoise.cli.console import Json, errors, json_number, one_thread, output, say
+from equipoise.cli.console import Json, json_number, one_thread, output, progress_bar, say
 from equipoise.cli.flags import plain, with_flags
 from equipoise.cli.text import diagnostics, groups_table
 from equipoise.describe import measure_lines, result_lines
@@ -23,6 +23,7 @@ from equipoise.settings import Settings
 
 if TYPE_CHECKING:
     from equipoise.fleets import Round
+    from equipoise.saved import Claim
 
 SettingsFlags = with_flags(Settings)
 
@@ -43,10 +44,27 @@ def train(
     anyway: Annotated[
         bool, Parameter(negative=(), help="train although the plan says not to")
     ] = False,
+    dry_run: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            help="say what would be spent and how long it would take, and spend and write nothing",
+        ),
+    ] = False,
     json: Json = False,
     out: Annotated[
         Path | None,
-        Parameter(help="new folder for the result, the model, guarantee.md and the curve"),
+        Parameter(
+            help="new folder for the result, the model, guarantee.md and the curve; a run that was "
+            "killed goes on from its last round when the same command is started again"
+        ),
+    ] = None,
+    log: Annotated[
+        Literal["csv", "tensorboard"] | None,
+        Parameter(
+            help="write the curve for other programs, too, into the folder of --out: figures on "
+            "public records alone"
+        ),
     ] = None,
     client_log: Annotated[
         Path | None,
@@ -63,47 +81,59 @@ def train(
     chosen = _chosen(plain(Settings, settings), plan, anyway)
     if client_log:
         _keep_client_log(client_log)
-    try:
-        result = _trained(chosen, out)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(
-            "nothing was saved, and nothing left this process: no budget is spent"
-        ) from None
-    try:
-        if out:
-            from equipoise.saved import save
+    if dry_run:
+        _tell_beforehand(chosen, out, json)
+        return
+    from equipoise.saved import check_log, claimed
 
-            no_picture = save(result, out)
-            say(f"saved in {out}" + (f"; {no_picture}" if no_picture else ""))
-    finally:  # a disk may be full: what was spent is told all the same
-        tell(result, json)
+    require(out is not None or log is None, f"log={log} needs a folder to write into: give --out")
+    check_log(log)
+    with claimed(out) if out else nullcontext() as claim:
+        result = _trained(chosen, claim)
+        try:
+            if claim:
+                missing = claim.save(result, log)
+                say(f"saved in {out}" + (f"; {missing}" if missing else ""))
+        finally:  # a disk may be full: what was spent is told all the same
+            tell(result, json)
     if result.failed:
         sys.exit(1)
 
 
-def _trained(settings: Settings, out: Path | None) -> Result:
-    """The result, for which `out` is reserved; nothing is left of that if none comes."""
+def _tell_beforehand(settings: Settings, out: Path | None, json: bool) -> None:
     one_thread()
-    from equipoise.saved import check_room, release_claim, reserve
-    from equipoise.training import train as run_training
+    from equipoise.estimate import dry_run
+    from equipoise.saved import check_free
 
+    if out:
+        check_free(out)
+    dry, console = dry_run(settings), output()
+    if json:
+        print(dry.to_json())
+        return
+    for number, line in enumerate(str(dry).splitlines()):
+        console.print(line, style="bold red" if number < len(dry.result.notices) else None)
+
+
+def _trained(settings: Settings, claim: "Claim | None") -> Result:
     def watch(rounds: "Iterable[Round]", total: int) -> "Iterable[Round]":
-        quiet = not errors.is_terminal
-        bar = track(rounds, "training", total, console=errors, transient=True, disable=quiet)
-        for done in bar:
-            if out and done.number == 1:  # now the size of the model is known
-                check_room(out, len(done.x))
-            yield done
+        if claim and claim.begun:
+            say(f"goes on after round {claim.begun} of {total}, nothing is spent twice")
+        with progress_bar("training") as show:
+            for round in rounds:
+                show(round.number / total, f"round {round.number} of {total}")
+                yield round
 
-    made = reserve(out) if out else []
     try:
-        if out:
-            check_room(out)
-        return run_training(settings, watch=watch)
-    except BaseException:
-        if out:
-            release_claim(out, made)
-        raise
+        one_thread()
+        from equipoise.training import train_within
+
+        return train_within(claim, settings, watch)
+    except KeyboardInterrupt as stop:
+        cost = "nothing was saved, and nothing left this process: no budget is spent"
+        if claim and claim.keep:
+            cost = "the run stands where it stood; start the same again to go on from there"
+        raise KeyboardInterrupt(str(stop) or cost) from None
 
 
 def _chosen(settings: Settings | None, plan: Path | None, anyway: bool) -> Settings:

@@ -1,5 +1,6 @@
 """All clients, and all stacked runs, in this process."""
 
+import torch
 from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient
@@ -33,7 +34,7 @@ class SimulatedFleet:
         self.memory: Memory | None = None
 
     def exchange(self, broadcast: Broadcast) -> Tensor:
-        x = broadcast.x.unsqueeze(-2).expand(*broadcast.x.shape[:-1], self._clients, -1)
+        x = self._everywhere(broadcast.x)
         state = self.memory.state if self.memory else self.algorithm.init(x)
         release, self.memory = client_round(
             broadcast._replace(x=x),
@@ -45,6 +46,23 @@ class SimulatedFleet:
         )
         mean = average(release.update, self._releaser.lattice, self._weights)
         return mean.to(broadcast.x.dtype)
+
+    def _everywhere(self, x: Tensor) -> Tensor:
+        """[..., d] as every client has it, [..., clients, d]."""
+        return x.unsqueeze(-2).expand(*x.shape[:-1], self._clients, -1)
+
+    def remembered(self) -> dict[str, Tensor]:
+        """What the clients of one run carry to the next round, by name: private. It is one row
+        where that is the same for all of them."""
+        carried = self.memory.state._asdict() if self.memory else {}
+        return {name: rows if rows.stride(0) else rows[:1] for name, rows in carried.items()}
+
+    def remember(self, carried: dict[str, Tensor], known: Tensor) -> None:
+        """Go on with what the clients of a run carried when the server knew `known`."""
+        kind = type(self.algorithm.init(self._everywhere(known)))
+        state = kind(**{name: rows.expand(self._clients, -1) for name, rows in carried.items()})
+        no_update, finite = known.new_empty(0), torch.ones(1, 1, dtype=torch.bool)
+        self.memory = Memory(state, no_update, finite)
 
     @property
     def overflowed(self) -> bool:

@@ -2,11 +2,14 @@
 `samplers`.
 
 `SecretNoise` takes a fresh key from the operating system for every draw, so nothing can be
-repeated, predicted, or shared by two processes. `SimulatedNoise` derives its key from a seed:
+repeated, predicted, or shared by two processes. `RepeatableNoise` derives the keys of its draws
+from one such key, which is as secret, so that a run that was killed can repeat the rounds that
+nobody saw, bit for bit. `SimulatedNoise` derives its key from a seed:
 whoever knows the seed can subtract the noise, so it exists for simulation only and every result
 made with it says so.
 """
 
+import hashlib
 import math
 import os
 from collections.abc import Callable
@@ -55,17 +58,35 @@ class SecretNoise:
         shape = np.broadcast_shapes(shape, scale.shape)
         rows = math.prod(shape[:-1])
         scales = np.broadcast_to(scale, (*shape[:-1], 1)).reshape(1, 1, rows, 1)
-        return whole_numbers(law, [_fresh()], rows, shape[-1], scales).reshape(shape)
+        return whole_numbers(law, [self._fresh()], rows, shape[-1], scales).reshape(shape)
 
     def normals(self, round: int, shape: tuple[int, ...]) -> Floats:
-        return _normals([_fresh()], math.prod(shape)).reshape(shape)
+        return _normals([self._fresh()], math.prod(shape)).reshape(shape)
 
     def uniforms(self, step: int, shape: tuple[int, ...]) -> Floats:
-        return _uniforms([_fresh()], math.prod(shape)).reshape(shape)
+        return _uniforms([self._fresh()], math.prod(shape)).reshape(shape)
+
+    def _fresh(self) -> Stream:
+        return Stream(os.urandom(32), os.urandom(16))
 
 
-def _fresh() -> Stream:
-    return Stream(os.urandom(32), os.urandom(16))
+class RepeatableNoise(SecretNoise):
+    """Secret noise whose draws can be repeated by whoever has the `key`, and by nobody else: the
+    n-th draw under it is AES-256-CTR under the n-th key that keyed BLAKE2b makes of it. No two
+    draws share one, whatever they are for."""
+
+    def __init__(self) -> None:
+        self.begin(os.urandom(32))
+
+    def begin(self, key: bytes) -> None:
+        """Draw from now on under this key, from its first draw on."""
+        self.key, self._drawn = key, 0
+
+    def _fresh(self) -> Stream:
+        number = self._drawn.to_bytes(8)
+        made = hashlib.blake2b(number, digest_size=48, key=self.key, person=b"equipoise noise")
+        self._drawn += 1
+        return Stream(made.digest()[:32], made.digest()[32:])
 
 
 class SimulatedNoise:

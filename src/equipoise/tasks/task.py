@@ -99,6 +99,14 @@ class Stackable(Protocol):
     def stacked(rows: list[Any]) -> Any: ...
 
 
+@runtime_checkable
+class NotesFailures(Protocol):
+    """Clients that mark which of their records fail, and leave these out from then on."""
+
+    @property
+    def useless(self) -> tuple[Tensor, ...]: ...
+
+
 class Table(NamedTuple):
     """Records as a model sees them: features [n, features] (the last is 1) and targets [n,
     outputs]."""
