@@ -19,7 +19,7 @@ from planted_bugs import BUGS
 from problems import ROOT
 
 SOURCE = Path(equipoise.__file__).parent
-LEAVES = {"errors", "seeds", "_lazy", "facts", "measures"}  # anybody may use these
+LEAVES = {"errors", "seeds", "_lazy", "facts", "fields", "measures"}  # anybody may use these
 CORE = {"algorithms", "fleets", "privacy", "result", "settings", "tasks"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
@@ -53,7 +53,8 @@ ALLOWED = {
         "reports.curve_log",
     },
     "card": {"describe", "result", "tasks"},
-    "describe": {"result", "settings", "planning.plan"},
+    "describe": {"describe_measures", "result", "settings", "planning.plan"},
+    "describe_measures": set(),
     "planning": {*CORE, "planning", "describe"},
     "planning.formulas": {*CORE, "planning", "paper.corollary"},
     "planning.constants": {*CORE, "planning", "paper.corollary", "paper.lemma1"},
@@ -69,6 +70,7 @@ ALLOWED = {
         "prediction",
         "refusals",
         "describe",
+        "describe_measures",
         "estimate",
         "fleets",
         "paper",
@@ -97,8 +99,10 @@ TORCH_FREE = [
         "card",
         "cli.predict",
         "describe",
+        "describe_measures",
         "errors",
         "facts",
+        "fields",
         "journal",
         "measures",
         "result",

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import equipoise
+from equipoise.fields import HashableOptions
 from equipoise.planning.plan import read_plan
-from equipoise.settings import HashableOptions, Run, Settings
+from equipoise.settings import Run, Settings
 from equipoise.sweeps import keys
 from equipoise.sweeps.grid import grid
 from equipoise.sweeps.keys import NUMBERS, key_of_version_0_1, run_key

@@ -18,9 +18,10 @@ from pydantic import (
 )
 
 from equipoise.errors import DataError
+from equipoise.fields import Real
 from equipoise.measures import Measures
 from equipoise.privacy.events import Account, Event
-from equipoise.settings import Real, Returns, Run
+from equipoise.settings import Returns, Run
 
 if TYPE_CHECKING:
     from torch import nn

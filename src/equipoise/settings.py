@@ -5,19 +5,14 @@ which heading its help stands.
 """
 
 import math
-import os
 import shlex
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
     ValidationError,
     model_validator,
 )
@@ -25,6 +20,7 @@ from pydantic import (
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_options, algorithm_spec
 from equipoise.errors import InvalidValue, require
 from equipoise.facts import BY_RECORDS, EQUAL, Facts, check_weights
+from equipoise.fields import AlgorithmOptions, HashableOptions, Names, Path, Paths, Real, Weighting
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Neighbours, Promise, Trust, Unit
 from equipoise.refusals import first_sentence
@@ -33,44 +29,8 @@ if TYPE_CHECKING:
     from equipoise.algorithms.algorithm import Memory
     from equipoise.privacy.mechanisms.mechanism import Mechanism
 
-Real = Annotated[
-    float, PlainSerializer(lambda x: x if math.isfinite(x) else str(x), when_used="json")
-]
-"""A number that JSON can hold: infinity is the string "inf"."""
-
-
-class HashableOptions(dict[str, float | str]):
-    """Options of an algorithm, in a value that can be hashed: nobody changes them."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(sorted(self.items())))
-
-
-def as_paths(value: Any) -> Any:
-    """One path or several, each a str or anything that os.fspath takes."""
-    if isinstance(value, str | os.PathLike):
-        value = (value,)
-    several = isinstance(value, list | tuple | Iterator)
-    return tuple(_path(path) for path in value) if several else value
-
-
-def _path(value: Any) -> Any:
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def as_weights(value: Any) -> Any:
-    """Numbers as one word, as the command has them."""
-    if isinstance(value, list | tuple):
-        value = ",".join(f"{number:.17g}" for number in value)
-    return value
-
-
-Paths = Annotated[tuple[str, ...], BeforeValidator(as_paths)]
-Path = Annotated[str, BeforeValidator(_path)]
-Names = Annotated[tuple[str, ...], BeforeValidator(as_paths)]
 LISTS = ("data", "test", "proxy", "ignore")  # settings of one run that hold several values
 Returns = Literal["last", "average"]
-AlgorithmOptions = Annotated[dict[str, float | str], AfterValidator(HashableOptions)]
 
 LEARNING, DATA, PRIVACY, SIMULATION = (
     "What is learnt, and how",
@@ -165,7 +125,7 @@ class Common(BaseModel):
         "compare with; private training leaves them out",
     )
 
-    weights: Annotated[str | None, BeforeValidator(as_weights)] = flag(
+    weights: Weighting = flag(
         None,
         LEARNING,
         "how much each client counts: equal (the paper's; default for unit client), records (in "

@@ -14,6 +14,7 @@ from equipoise.config import read_config
 from equipoise.engine import Trained, Watch, record_clients, run_rounds, single_fleet
 from equipoise.errors import require
 from equipoise.facts import BY_RECORDS, EQUAL, Facts
+from equipoise.fields import as_paths
 from equipoise.fleets import Round, averaged, server_rounds
 from equipoise.measures import Measures
 from equipoise.measuring import RESAMPLES, THRESHOLD, measures_of
@@ -21,7 +22,7 @@ from equipoise.privacy.events import Account, account
 from equipoise.privacy.noise import NoiseSource, RepeatableNoise, SecretNoise, SimulatedNoise
 from equipoise.result import Point, PublicOnly, Result
 from equipoise.resume import RunJournal
-from equipoise.settings import Run, Settings, as_paths
+from equipoise.settings import Run, Settings
 from equipoise.tasks import Task, TaskOptions, load_measure, load_task
 from equipoise.tasks.network import ModelClients
 from equipoise.tasks.public import public_only

@@ -8,7 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from equipoise.describe import estimate_text, interval, number
+from equipoise.describe import interval, number
+from equipoise.describe_measures import estimate_text
 from equipoise.measures import MEASURES, SHORT, Measures
 from equipoise.planning.plan import Plan, Prediction
 from equipoise.result import Result

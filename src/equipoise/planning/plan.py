@@ -11,10 +11,11 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, computed_field, model_validator
 
 from equipoise.errors import InvalidValue, require
+from equipoise.fields import Real
 from equipoise.planning.question import Question, Verdict
 from equipoise.privacy.promise import Promise, Unit
 from equipoise.result import PublicOnly, check_format
-from equipoise.settings import Real, Returns, Settings
+from equipoise.settings import Returns, Settings
 
 __all__ = [
     "Changes",
