@@ -1,7 +1,10 @@
 """One person with all records takes the place of one record."""
 
+import json
 import math
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,12 +20,12 @@ from equipoise.privacy import SimulatedNoise
 from equipoise.privacy.events import Event, account
 from equipoise.privacy.groups import together
 from equipoise.privacy.statement import statement
-from equipoise.tasks import TaskOptions, load_task
+from equipoise.tasks import TaskOptions, load_client, load_task
 from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, linear_task
 from equipoise.tasks.persons import numbered, rows_of
 from equipoise.tasks.task import Table
 from equipoise.training import account_of
-from problems import DATA
+from problems import DATA, run_command
 
 L2 = 0.01
 GROUPS = ([0, 1, 0, 2, 2, 2, 1, 0, 3], [1, 0, 1, 1])  # whose each record of two clients is
@@ -310,3 +313,108 @@ def test_the_persons_of_real_data(name, persons):
     )
     assert result.private
     assert result.account.epsilon <= 8
+
+
+PATIENTS = """
+[age]
+low = 0
+high = 100
+[ward]
+categories = ["a", "b"]
+[ill]
+categories = ["no", "yes"]
+"""
+FLAGS = (
+    "train --task csv --data one.csv two.csv --label ill --bounds bounds.toml --unit person "
+    "--person patient --max-records 3 --epsilon 4 --clip 0.5 --iterations 4 --json --out out"
+)
+
+
+def stays(*persons):
+    """A file with these persons: a name, and the stays of each."""
+    rows = [f"{name},{row}" for name, own in persons for row in own]
+    return "\n".join(["patient,age,ward,ill", *rows, ""])
+
+
+@pytest.fixture
+def silos(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("bounds.toml").write_text(PATIENTS)
+    ill = ["no" if i % 3 == 0 else "yes" for i in range(9)]
+    others = [(f"p{i}", [f"{20 + 3 * i},a,{ill[i]}"] * (1 + i % 4)) for i in range(9)]
+    Path("two.csv").write_text(stays(*others))
+    return others
+
+
+def test_tables_name_persons(silos):
+    Path("one.csv").write_text(stays(*silos[:5], ("x", ["50,b,yes"])))
+    given = {"data": ("one.csv", "two.csv"), "label": "ill", "bounds": "bounds.toml"}
+    task = load_task("csv", TaskOptions(**given, unit="person", person="patient"))
+    assert task.facts("person").sizes == (6, 9)
+    assert task.clients.sizes == (12, 21)
+    alone = load_client("csv", TaskOptions(**given, unit="person", person="patient"), 1)
+    assert alone.persons().of_persons(3).sizes == (9,)
+    for wrong, words in (
+        ({"unit": "person"}, "person=None with unit=person"),
+        ({"unit": "person", "person": "age"}, "person=age is declared in bounds.toml"),
+    ):
+        with pytest.raises(InvalidValue, match=words):
+            load_task("csv", TaskOptions(**given, **wrong))
+    with pytest.raises(DataError, match="lacks nobody"):
+        load_task("csv", TaskOptions(**given, unit="person", person="nobody"))
+    Path("one.csv").write_text(stays(*silos[:5], (" ", ["50,b,yes"])))
+    with pytest.raises(DataError, match=r"some row of one\.csv has none"):
+        load_task("csv", TaskOptions(**given, unit="person", person="patient"))
+
+
+NEIGHBOURS = {
+    "one stay": ["40,a,yes"],
+    "ten": ["70,b,no"] * 10,
+    "without a label": ["40,a,", "41,a,"],
+    "odd cells": ["x,y,z", ",,", "1,2,3,4,5"],
+    "the other answer": ["40,a,no"] * 3,
+}
+
+
+def test_a_person_with_any_other_rows_changes_nothing_but_the_releases(silos, capsys):
+    """Exit code, output, names and sizes of files are those of the neighbour."""
+    seen = {}
+    for name, rows in NEIGHBOURS.items():
+        Path("one.csv").write_text(stays(*silos[:4], ("q", rows), *silos[5:]))
+        shutil.rmtree("out", ignore_errors=True)
+        code, out, err = run_command(capsys, *FLAGS.split(), "--simulate-noise-seed", "1")
+        document = json.loads(out)
+        kept = {path.name: path.stat().st_size for path in sorted(Path("out").iterdir())}
+        seen[name] = (code, document, err, kept), equipoise.load("out").x.tobytes()
+    assert seen["one stay"][0][0] == 0
+    assert all(other[0] == seen["one stay"][0] for other in seen.values())
+    assert len({other[1] for other in seen.values()}) > 3, "they must differ where they may"
+
+
+def test_a_run_for_persons_can_be_used(silos, capsys):
+    """Predicted and measured on files with and without names."""
+    Path("one.csv").write_text(stays(*silos))
+    code, _, _ = run_command(capsys, *FLAGS.split())
+    assert code == 0
+    assert "one person at one client" in Path("out/guarantee.md").read_text()
+    frame = equipoise.load("out").predict({"age": ["30", "60"], "ward": ["a", "b"]})
+    assert frame.shape == (2, 2)
+    assert 0 <= float(equipoise.evaluate("out", "two.csv").error) <= 1
+
+
+@pytest.mark.slow
+def test_a_plan_for_persons(silos):
+    plan = equipoise.plan(
+        task="csv",
+        data=["one.csv", "two.csv"],
+        label="ill",
+        bounds="bounds.toml",
+        unit="person",
+        person="patient",
+        records=200,
+        epsilon=4,
+        synthetic=True,
+    )
+    assert plan.settings.unit == "person"
+    assert plan.settings.person == "patient"
+    assert plan.promise.unit == "person"

@@ -124,6 +124,8 @@ def plan_all(
         question.unit == "client" or isinstance(task.clients, Records),
         f"unit={question.unit} with task={task.name}: its clients have no individual records",
     )
+    if question.unit == "person" and not task_spec(question.task or "").takes.columns:
+        task.persons()  # refused where nobody knows whose a record is
     public = public_side(question, task)
     plans, total = [], len(question.epsilon)
     for number, epsilon in enumerate(watch(question.epsilon)):

@@ -155,7 +155,7 @@ def _checked(name: str, options: TaskOptions) -> TaskSpec:
             spec.takes.files or not getattr(options, option),
             f"{option} with task={name}, which brings its own records: leave it out",
         )
-    for option in ("label", "ignore"):
+    for option in ("label", "ignore", "person"):
         require(
             spec.takes.columns or not getattr(options, option),
             f"{option} with task={name}: only task csv reads columns; leave it out",

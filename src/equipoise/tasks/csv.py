@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from equipoise.tasks.bounds import Column, parse_bounds, read_text
 from equipoise.tasks.linear import (
     LOGISTIC,
     MULTINOMIAL,
+    LinearClients,
     LinearMeasure,
     Link,
     joined,
@@ -30,6 +31,7 @@ from equipoise.tasks.linear import (
     linear_measure,
     linear_task,
 )
+from equipoise.tasks.persons import numbered
 from equipoise.tasks.reader import Inputs, named_classes, of_each_class
 from equipoise.tasks.table_file import NAMELESS, read_header, read_table_file
 from equipoise.tasks.task import Table, Takes, Task, TaskOptions, TaskSpec
@@ -38,6 +40,7 @@ log = logging.getLogger("equipoise.client")
 
 L2 = 0.01
 ITERATIONS = 64
+NOBODY = np.zeros(0, dtype=np.int64)
 MOST_GROUPS = 50
 NO_GROUP = "(none)"  # of a record whose cell is empty or not declared
 FEATURE_NORM = 1.0  # by construction: k columns of norm at most 1 each, divided by sqrt(k)
@@ -77,6 +80,16 @@ class Coded(NamedTuple):
 
     def __repr__(self) -> str:
         return f"Coded({self.table!r})"
+
+
+class Held(NamedTuple):
+    """What a client holds: its records, and the person of each, where that is asked for."""
+
+    table: Table
+    owners: NDArray[np.int64]
+
+    def __repr__(self) -> str:
+        return f"Held({self.table!r})"
 
 
 def tables(options: TaskOptions) -> Task:
@@ -122,17 +135,33 @@ def _number(options: TaskOptions) -> int:
     return len(options.data)
 
 
-def _private(options: TaskOptions, model: Model, client: int) -> Table:
-    return _read_table(options.data[client], model, options.unit == "record")
+def _private(options: TaskOptions, model: Model, client: int) -> Held:
+    """Where a record or a person is protected, all records stay, those without a declared label as
+    ones that teach nothing."""
+    path, column = options.data[client], options.person
+    names = [*model.names, *([column] if column else [])]
+    cells = read_table_file(path, names, model.ignore).cells
+    table, known = _table(path, model, cells)
+    kept = known | (options.unit != "client")
+    table = Table(*(part * known[:, None] for part in table)).rows(kept)
+    if column is None:
+        return Held(table, NOBODY)
+    names = [cell.strip() for cell in cells[column]]
+    if not all(names):
+        raise DataError(
+            f"person={column}: some row of {path} has none; every row needs one (`equipoise data "
+            "try` counts them)"
+        )
+    return Held(table, numbered(names, len(names)))
 
 
-def _empty(model: Model) -> Table:
+def _empty(model: Model) -> Held:
     features = sum(column.width for column in model.columns) + 1
     outputs = model.label.width if model.label.width > 2 else 1
-    return Table(np.zeros((0, features)), np.zeros((0, outputs)))
+    return Held(Table(np.zeros((0, features)), np.zeros((0, outputs))), NOBODY)
 
 
-def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
+def _task(options: TaskOptions, model: Model, private: list[Held]) -> Task:
     require(
         options.split in (None, "random"),
         f"split={options.split!r}: the files say which client holds what; leave it out",
@@ -145,12 +174,14 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
         options.groups is None or len(options.test) > 0,
         f"groups={options.groups} without public test records: give --test FILE, or leave it out",
     )
-    test, groups = _test_records(options.test, model, options.groups)
-    proxy = joined([_read_table(path, model) for path in options.proxy])
+    aside = (*model.ignore, *([options.person] if options.person else []))
+    public = model._replace(ignore=aside)  # a public file may name persons, and need not
+    test, groups = _test_records(options.test, public, options.groups)
+    proxy = joined([_read_table(path, public) for path in options.proxy])
     left_aside = ", ".join(name or NAMELESS for name in model.ignore)
     task = linear_task(
         "csv",
-        (private, proxy),
+        ([held.table for held in private], proxy),
         test,
         model.link,
         L2,
@@ -165,8 +196,11 @@ def _task(options: TaskOptions, model: Model, private: list[Table]) -> Task:
         iterations=ITERATIONS,
         sizes_public=False,
         names=model.label.categories,
-        reading={"bounds": model.text, "label": model.label.name, "ignore": [*model.ignore]},
+        reading={"bounds": model.text, "label": model.label.name, "ignore": [*aside]},
     )
+    if options.person:
+        owners = tuple(held.owners for held in private)
+        task = replace(task, clients=replace(cast(LinearClients, task.clients), owners=owners))
     return replace(task, measure=_grouped(task.measure, groups, options.groups))
 
 
@@ -207,8 +241,19 @@ def table_model(options: TaskOptions) -> Model:
         "task=csv needs bounds, public knowledge about the columns (--bounds bounds.toml)",
     )
     require(options.label is not None, "task=csv needs label, the column to predict (--label NAME)")
+    require(
+        (options.unit == "person") == (options.person is not None),
+        f"person={options.person} with unit={options.unit}: task csv needs the column that says "
+        "whose a row is (--person COLUMN) for unit=person, and for no other",
+    )
     bounds = str(options.bounds)
-    return _model_from(read_text(bounds), str(options.label), bounds, options.ignore)
+    model = _model_from(read_text(bounds), str(options.label), bounds, options.ignore)
+    require(
+        options.person not in model.names,
+        f"person={options.person} is declared in {bounds}: a name is nothing to learn from; take "
+        "it out there",
+    )
+    return model
 
 
 def _model_from(text: str, name: str, where: str, ignore: Sequence[str]) -> Model:
@@ -229,12 +274,10 @@ def _model_from(text: str, name: str, where: str, ignore: Sequence[str]) -> Mode
     return Model(link, list(columns.values()), label, text, tuple(ignore))
 
 
-def _read_table(path: str, model: Model, keep_all: bool = False) -> Table:
-    """The records of a file. With `keep_all` those without a declared label stay, all zero: no
-    record decides on the number."""
-    cells = read_table_file(path, model.names, model.ignore).cells
-    table, known = _table(path, model, cells)
-    return Table(*(part * known[:, None] for part in table)) if keep_all else table.rows(known)
+def _read_table(path: str, model: Model) -> Table:
+    """The records of a file that have a declared label."""
+    table, known = _table(path, model, read_table_file(path, model.names, model.ignore).cells)
+    return table.rows(known)
 
 
 def _test_records(

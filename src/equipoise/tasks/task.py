@@ -314,8 +314,8 @@ class Task:
         clients = self.clients
         if not isinstance(clients, Persons) or clients.owners is None:
             raise InvalidValue(
-                f"unit=person with task={self.name}: nothing says whose a record is; give --person "
-                "where the task takes it, or unit=record"
+                f"unit=person with task={self.name}: nothing says whose a record is; use "
+                "unit=record, or a task that knows"
             )
         return clients
 
