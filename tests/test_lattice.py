@@ -656,6 +656,14 @@ def libsvm(place, monkeypatch):
     Path("lines.txt").write_text("".join(f"{k % 2} 1:{k % 3} 4:1\n" for k in range(40)))
 
 
+def with_persons(place, monkeypatch):
+    """Two rows of each, in the tables of the clinic."""
+    for path in (Path("a.csv"), Path("b.csv")):
+        header, *rows = path.read_text().splitlines()
+        named = [f"{row},p{k // 2}" for k, row in enumerate(rows)]
+        path.write_text("\n".join([f"{header},patient", *named, ""]))
+
+
 def own(place, monkeypatch):
     Path("own.py").write_text(TASK_FILE)
 
@@ -669,10 +677,14 @@ MECHANISMS_OF = {
     "record, message": MESSAGE,
     "record, message, sums": {**MESSAGE, **SUMS},
     "record, hidden": {"unit": "record", "noise_in": "hidden-gradient"},
+    "person, gradient": {"unit": "person"},
+    "person, message": {"unit": "person", "noise_in": "message"},
+    "person, hidden": {"unit": "person", "noise_in": "hidden-gradient"},
 }
 WITHOUT_RECORDS = [name for name in MECHANISMS_OF if "client" in name]
 NETWORK = [*WITHOUT_RECORDS, "record, gradient"]
-LINEAR = [*MECHANISMS_OF]
+OF_PERSONS = [*NETWORK, "person, gradient"]
+LINEAR = [name for name in MECHANISMS_OF if "person" not in name]
 
 
 def without_sizes(mechanisms):
@@ -685,22 +697,22 @@ EVERY_TASK = {  # the mechanisms that it has; its files; what it must be told
     "breast-cancer": (LINEAR, None, {"clients": 5}),
     "cifar10": (NETWORK, cifar10, {}),
     "cifar10-narrow": (NETWORK, cifar10, {}),
-    "csv": (without_sizes(LINEAR), None, {**CSV, "iterations": 16}),
-    "deepdrid": (NETWORK, fundus, {"iterations": 4}),
-    "deepdrid-narrow": (NETWORK, fundus, {"iterations": 4}),
+    "csv": (without_sizes(MECHANISMS_OF), with_persons, {**CSV, "iterations": 16}),
+    "deepdrid": (OF_PERSONS, fundus, {"iterations": 4}),
+    "deepdrid-narrow": (OF_PERSONS, fundus, {"iterations": 4}),
     "digits": (LINEAR, None, {"clients": 5, "clip": 4}),
     "digits-mlp": (NETWORK, None, {"clients": 5}),
     "fed-ixi": (NETWORK, fed_ixi, {}),
-    "femnist": (NETWORK, femnist, {}),
-    "femnist-narrow": (NETWORK, femnist, {}),
+    "femnist": (OF_PERSONS, femnist, {}),
+    "femnist-narrow": (OF_PERSONS, femnist, {}),
     "hippocampus": (NETWORK, fed_ixi, {}),
     "hippocampus-narrow": (NETWORK, fed_ixi, {}),
     "libsvm": (LINEAR, libsvm, {"data": ("lines.txt",), "clients": 4, "iterations": 16}),
     "messidor": (NETWORK, fundus, {"iterations": 4}),
     "own.py": (without_sizes(NETWORK), own, {"iterations": 4}),
     "quadratic": (WITHOUT_RECORDS, None, {"iterations": 4}),
-    "reddit": (NETWORK, reddit, {}),
-    "reddit-narrow": (NETWORK, reddit, {}),
+    "reddit": (OF_PERSONS, reddit, {}),
+    "reddit-narrow": (OF_PERSONS, reddit, {}),
 }
 
 
@@ -720,11 +732,14 @@ def test_of_no_task_anything_is_off_the_lattice(
     if files:
         files(place, monkeypatch)
     base = {"task": task, "epsilon": 2, "clip": 2, "iterations": 2, "delta": 1e-5, **told}
+    if task == "csv":
+        base |= {"person": "patient"} if "person" in mechanism else {"ignore": ("patient",)}
     if mechanism in has:
         checked(**base, **MECHANISMS_OF[mechanism])
     else:
         with pytest.raises(
-            InvalidValue, match=r"individual records|linear model|full local|are private"
+            InvalidValue,
+            match=r"individual records|linear model|full local|are private|whose a record is",
         ):
             train(**base, **MECHANISMS_OF[mechanism])
 

@@ -353,7 +353,10 @@ def test_tables_name_persons(silos):
     assert task.facts("person").sizes == (6, 9)
     assert task.clients.sizes == (12, 21)
     alone = load_client("csv", TaskOptions(**given, unit="person", person="patient"), 1)
-    assert alone.persons().of_persons(3).sizes == (9,)
+    persons, x = alone.persons().of_persons(3), torch.randn(task.dimension).double()
+    assert persons.sizes == (9,)
+    everybody = task.persons().of_persons(3).clipped_sum(x.expand(2, -1), None, 0.2, 0)
+    torch.testing.assert_close(persons.clipped_sum(x, None, 0.2, 0), everybody[1])
     for wrong, words in (
         ({"unit": "person"}, "person=None with unit=person"),
         ({"unit": "person", "person": "age"}, "person=age is declared in bounds.toml"),

@@ -189,7 +189,7 @@ def test_no_release_is_made_in_two_versions(tmp_path, settings, every, kills):
         assert len({(number, digest) for number, digest in seen}) == 12, "two versions of one round"
     result = equipoise.load(tmp_path / "run")
     held = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert held == ["guarantee.md", "model.safetensors", "result.json"]
+    assert held == ["guarantee.md", "model-card.md", "model.safetensors", "result.json"]
     assert sha256(result.x.tobytes()).hexdigest() == witness.shown[-1][1]
     assert result.account.releases == 12
     if settings is SEEDED:

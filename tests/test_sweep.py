@@ -690,7 +690,7 @@ def test_what_a_grid_of_one_s_own_does_not_take(tmp_path, capsys, monkeypatch, a
             (f"--v={v}", "is neither a positive number nor one of")
             for v in ("nope", -1, "nan", "inf")
         ),
-        ("--unit=person", "unit='person': input should be 'client' or 'record'"),
+        ("--unit=patient", "unit='patient': input should be 'client', 'record' or 'person'"),
         ("--iterations=0", "iterations=0 is not a whole number"),
     ],
 )

@@ -29,10 +29,8 @@ def write_tensorboard(result: Result, folder: Path) -> None:
                     writer.add_scalar(name, value, point.round)
 
 
-LOGS: dict[str, Callable[[Result, Path], None]] = {
-    "csv": write_csv,
-    "tensorboard": write_tensorboard,
-}
+WRITERS: tuple[Callable[[Result, Path], None], ...] = (write_csv, write_tensorboard)
+LOGS = {writer.__name__.removeprefix("write_"): writer for writer in WRITERS}
 
 
 def check_log(log: str) -> None:

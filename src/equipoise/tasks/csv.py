@@ -463,7 +463,7 @@ def _columns_of(source: Any, names: list[str]) -> tuple[dict[str, list[str]], in
     if repeated := sorted({name for name in header if header.count(name) > 1}):
         raise DataError(f"{place} repeats a column: {', '.join(repeated)}")
     if isinstance(source, str | os.PathLike):
-        file = read_table_file(place, names, None)
+        file = read_table_file(place, names, None, may_be_empty=True)
         return file.cells, file.short + file.long
     columns = [[_text(value) for value in source[name]] for name in dict.fromkeys(source)]
     if len({len(column) for column in columns}) > 1:

@@ -8,7 +8,7 @@ decided by their order alone.
 """
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -71,26 +71,33 @@ class LinearPersons:
     targets: Tensor
     shares: Tensor
     sizes: tuple[int, ...]
+    alone: bool
 
     @classmethod
     def of(cls, clients: "LinearClients", most: int) -> "LinearPersons":
         assert clients.owners is not None
         sizes, f, k = held(clients.owners), clients.features.shape[-1], clients.targets.shape[-1]
         shape = len(sizes), max(*sizes, 1), most
+        alone = clients.features.dim() == 2  # one client by itself has no axis of clients
+        of_rows = [part[None] if alone else part for part in (clients.features, clients.targets)]
         features = torch.zeros(*shape, f, dtype=torch.float64)
         targets = torch.zeros(*shape, k, dtype=torch.float64)
         shares = torch.zeros(shape, dtype=torch.float64)
         for i, own in enumerate(clients.owners):
             rows = torch.from_numpy(rows_of(own, most))
             full, persons = rows >= 0, slice(0, len(rows))
-            features[i, persons][full] = clients.features[i][rows[full]].double()
-            targets[i, persons][full] = clients.targets[i][rows[full]].double()
+            features[i, persons][full] = of_rows[0][i][rows[full]].double()
+            targets[i, persons][full] = of_rows[1][i][rows[full]].double()
             shares[i, persons] = full.double() / full.sum(1, keepdim=True).clamp(min=1)
-        return cls(clients, features, targets, shares, sizes)
+        return cls(clients, features, targets, shares, sizes, alone)
 
     def clipped_sum(self, x: Tensor, chosen: Tensor | None, C: float | Tensor, draw: int) -> Tensor:
         """Every person's gradient is formed before it is clipped: what cancels within a person must
         not leave its rounding in the sum."""
+        if self.alone:
+            masks = None if chosen is None else chosen.unsqueeze(-2)
+            several = replace(self, alone=False)
+            return several.clipped_sum(x.unsqueeze(-2), masks, C, draw).squeeze(-2)
         weights = x.reshape(*x.shape[:-1], self.targets.shape[-1], self.features.shape[-1])
         if isinstance(C, Tensor) and C.dim():
             C = C.unsqueeze(-1)

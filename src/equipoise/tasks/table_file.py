@@ -49,12 +49,16 @@ class Form(NamedTuple):
 
 
 def read_table_file(
-    path: str, names: Sequence[str], ignore: Collection[str] | None = ()
+    path: str,
+    names: Sequence[str],
+    ignore: Collection[str] | None = (),
+    *,
+    may_be_empty: bool = False,
 ) -> TableFile:
     """The named columns of a file; it must have these and, besides those to ignore, no others, in
     any order. With `ignore=None` it may have any others, and they are read as well."""
     file = (_read_parquet if _is_parquet(path) else _read_csv)(path, names, ignore)
-    if not file.cells[names[0]]:
+    if not file.cells[names[0]] and not may_be_empty:
         raise DataError(
             f"{path} has a header and no records: a client without records cannot take part"
         )
