@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -60,10 +60,10 @@ def train(
         ),
     ] = None,
     log: Annotated[
-        Literal["csv", "tensorboard"] | None,
+        str | None,
         Parameter(
-            help="write the curve for other programs, too, into the folder of --out: figures on "
-            "public records alone"
+            help="csv or tensorboard: write the curve for other programs, too, into the folder of "
+            "--out: figures on public records alone"
         ),
     ] = None,
     client_log: Annotated[
