@@ -271,6 +271,12 @@ def test_what_has_no_persons_is_refused(changes, words):
         equipoise.train(**settings)
 
 
+def test_whose_records_they_are_is_part_of_what_they_are():
+    """A run that goes on, and a store, know other persons for other data."""
+    prints = {network(groups=groups).fingerprint for groups in (GROUPS, (GROUPS[0], [0, 1, 1, 1]))}
+    assert len(prints | {network(persons=False).fingerprint}) == 3
+
+
 def test_lists_of_persons_must_fit():
     x = torch.randn(4, 4), torch.zeros(4, dtype=torch.long)
     model = nn.Linear(4, 2)

@@ -34,8 +34,8 @@ def convention_names(groups: Mapping[Group, Settings]) -> dict[Group, str]:
 def _label(group: Group, settings: Settings) -> str:
     if group.privacy is None:
         return NOT_PRIVATE
-    if settings["unit"] == "record":
-        return "record unit"
+    if settings["unit"] != "client":
+        return f"{settings['unit']} unit"
     return _rule(settings)
 
 
@@ -77,7 +77,7 @@ def meaning(settings: Settings, private: bool) -> str:
     rule = "ε is exact or an upper bound"
     if not at_label(settings):
         rule = f"ε is a label: noise rule {_rule(settings)}"
-    noise = f", noise in the {settings['noise_in']}" if settings["unit"] == "record" else ""
+    noise = f", noise in the {settings['noise_in']}" if settings["unit"] != "client" else ""
     protects = f"unit: one {settings['unit']} ({settings['neighbours']}){noise}"
     trust = f"trust: {settings['trust']}; δ = {settings['delta']:g}"
     if settings["unit"] == "client" and too_large(settings["delta"], settings["clients"]):

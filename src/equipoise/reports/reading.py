@@ -197,7 +197,7 @@ def _lost(many: Iterable[_Trials]) -> dict[Place, int]:
 
 
 def _order(task: int, case: Case) -> tuple[int, bool, bool, str]:
-    return task, case.unit == "record", case.nominal, case.convention
+    return task, case.unit != "client", case.nominal, case.convention
 
 
 def _sample(trials: _Trials) -> Stored:

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,6 @@ from equipoise.tasks.bounds import Column, parse_bounds, read_text
 from equipoise.tasks.linear import (
     LOGISTIC,
     MULTINOMIAL,
-    LinearClients,
     LinearMeasure,
     Link,
     joined,
@@ -34,7 +33,7 @@ from equipoise.tasks.linear import (
 from equipoise.tasks.persons import numbered
 from equipoise.tasks.reader import Inputs, named_classes, of_each_class
 from equipoise.tasks.table_file import NAMELESS, read_header, read_table_file
-from equipoise.tasks.task import Table, Takes, Task, TaskOptions, TaskSpec
+from equipoise.tasks.task import Table, Takes, Task, TaskOptions, TaskSpec, with_owners
 
 log = logging.getLogger("equipoise.client")
 
@@ -199,8 +198,7 @@ def _task(options: TaskOptions, model: Model, private: list[Held]) -> Task:
         reading={"bounds": model.text, "label": model.label.name, "ignore": [*aside]},
     )
     if options.person:
-        owners = tuple(held.owners for held in private)
-        task = replace(task, clients=replace(cast(LinearClients, task.clients), owners=owners))
+        task = with_owners(task, [held.owners for held in private])
     return replace(task, measure=_grouped(task.measure, groups, options.groups))
 
 

@@ -34,7 +34,7 @@ from equipoise.tasks.own_data import (
     read_public,
 )
 from equipoise.tasks.persons import numbered
-from equipoise.tasks.task import Takes, Task, TaskOptions, TaskSpec, fingerprint
+from equipoise.tasks.task import Takes, Task, TaskOptions, TaskSpec, fingerprint, with_owners
 
 LEARNING_RATE = 0.01
 ITERATIONS = 100
@@ -144,8 +144,9 @@ def own_task(
         public=_taken_as_public(test, pool, of_records) if public is None else public,
         outside=(OF_RECORDS,) if of_records else (),
         sizes_public=sizes_public,
-        owners=None if persons is None else _owners(persons, data, only),
     )
+    if persons is not None:
+        task = with_owners(task, _owners(persons, data, only))
     if only is None:
         return task
     return replace(task, clients=task.clients.alone(only), number=len(clients))

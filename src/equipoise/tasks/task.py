@@ -339,6 +339,17 @@ class Task:
         )
 
 
+def with_owners(task: Task, owners: Sequence[NDArray[np.int64]]) -> Task:
+    """The same task, whose clients know the person of each of their records."""
+    records = np.frombuffer(bytes.fromhex(task.fingerprint), dtype=np.uint8)
+    clients: Any = task.clients
+    return replace(
+        task,
+        clients=replace(clients, owners=tuple(owners)),
+        fingerprint=fingerprint([records, *owners]),
+    )
+
+
 class Takes(NamedTuple):
     """Which options a task understands besides clients, split, batch and seed."""
 
