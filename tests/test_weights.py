@@ -159,6 +159,16 @@ def test_nobody_s_message_is_longer_than_the_clip():
 
 
 UNEQUAL = (40, 9, 23, 5)
+MESSAGES = {
+    "task": "breast-cancer",
+    "unit": "record",
+    "noise_in": "message",
+    "epsilon": 2,
+    "clip": 0.4,
+    "clients": 4,
+    "local_steps": 8,
+    "iterations": 16,
+}
 
 
 def unequal_task(changed=None, unit="record"):
@@ -180,18 +190,7 @@ def unequal_task(changed=None, unit="record"):
 @pytest.mark.parametrize("weights", ["equal", "records", "1,2,30,1"])
 def test_one_record_moves_what_is_seen_by_no_more_than_was_accounted_for(trust, weights):
     """Noise in the message: all messages of the first round, before noise, of neighbouring data."""
-    settings = Settings.of(
-        task="breast-cancer",
-        unit="record",
-        noise_in="message",
-        epsilon=2,
-        clip=0.4,
-        clients=4,
-        local_steps=8,
-        iterations=16,
-        trust=trust,
-        weights=weights,
-    )
+    settings = Settings.of(**MESSAGES, trust=trust, weights=weights)
 
     def sent(changed):
         task = unequal_task(changed)
@@ -222,18 +221,7 @@ def test_by_records_sums_need_far_less_noise():
     """The smallest client does not rule the noise: its message is the shortest."""
 
     def noise(weights):
-        settings = Settings.of(
-            task="breast-cancer",
-            unit="record",
-            noise_in="message",
-            epsilon=2,
-            clip=0.4,
-            clients=4,
-            local_steps=8,
-            iterations=16,
-            trust="secure-aggregation",
-            weights=weights,
-        )
+        settings = Settings.of(**MESSAGES, trust="secure-aggregation", weights=weights)
         facts = unequal_task().facts("record")
         run = settings.resolve(facts)
         account = account_of(run, facts, schedule_of(run))

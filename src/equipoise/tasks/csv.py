@@ -2,9 +2,9 @@
 
 Nothing public depends on what is in a private row: scaling, clipping, coding, L and mu follow from
 the bounds; a cell outside them is clipped or filled, a row with too few or too many cells is filled
-or cut, a record whose label is not declared is left out (or, where the unit is a record, stays as
-one that teaches nothing), and only the client's own log says how often. A cell that cannot be read
-is a missing one. `table_file.py` turns files into cells.
+or cut, a record whose label is not declared is left out (or, where the unit is a record or person,
+stays as one that teaches nothing), and only the client's own log says how often. A cell that cannot
+be read is a missing one. `table_file.py` turns files into cells.
 """
 
 import logging

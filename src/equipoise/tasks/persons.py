@@ -7,7 +7,6 @@ stability) holds of one person word for word. Which records of a person with too
 decided by their order alone.
 """
 
-import logging
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
     from equipoise.tasks.linear import LinearClients
     from equipoise.tasks.network import ModelClients
 
-log = logging.getLogger("equipoise.client")
-
 AT_ONCE = 2**23  # numbers in the gradients of persons that are formed together
-ALONE = "one pass for each person"
 
 
 def numbered(names: Any, records: int) -> NDArray[np.int64]:
