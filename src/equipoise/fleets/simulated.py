@@ -34,6 +34,11 @@ class SimulatedFleet:
         self.memory: Memory | None = None
 
     def exchange(self, broadcast: Broadcast) -> Tensor:
+        mean = average(self.collect(broadcast), self._releaser.lattice, self._weights)
+        return mean.to(broadcast.x.dtype)
+
+    def collect(self, broadcast: Broadcast) -> Tensor:
+        """What every client releases in a round, [..., clients, d]."""
         x = self._everywhere(broadcast.x)
         state = self.memory.state if self.memory else self.algorithm.init(x)
         release, self.memory = client_round(
@@ -44,8 +49,7 @@ class SimulatedFleet:
             self._gradient,
             self._noise,
         )
-        mean = average(release.update, self._releaser.lattice, self._weights)
-        return mean.to(broadcast.x.dtype)
+        return release.update
 
     def _everywhere(self, x: Tensor) -> Tensor:
         """[..., d] as every client has it, [..., clients, d]."""
