@@ -18,6 +18,8 @@ from equipoise import InvalidValue, adapting
 from equipoise.adapting import RHOS
 from equipoise.planning.at_home import PULLS, AtHome
 from equipoise.tasks import TaskOptions, load_task
+from equipoise.tasks.linear import LOGISTIC
+from equipoise.tasks.task import Table
 from problems import BOUNDS, HEADER, TASK_FILE, run_command
 
 FIRST_WORDS = "NOT TO BE RELEASED"
@@ -171,8 +173,10 @@ def test_clients_of_tasks_with_records_of_their_own(name):
     adapted = equipoise.adapt(result, client=3)
     task = load_task(name, TaskOptions(clients=5))
     assert adapted.adapted.records == task.clients.sizes[3]
-    assert float(task.measure(torch.from_numpy(adapted.x)).error) < result.test_error
-    assert equipoise.evaluate(adapted).error < result.test_error
+    before, after = (task.measure(torch.from_numpy(x).double()) for x in (result.x, adapted.x))
+    assert after.loss < before.loss
+    assert after.error <= before.error
+    assert equipoise.evaluate(adapted).error == after.error
     with pytest.raises(InvalidValue, match=rf"data with task={name}, which brings its own record"):
         equipoise.adapt(result, "mine.csv")
 
@@ -408,6 +412,33 @@ def test_the_smallest_loss_is_best_and_the_first_of_several():
     tried = [AtHome(pull, 0.1, 0.0, loss) for pull, loss in ((1, 0.5), (2, 0.4), (3, 0.4))]
     assert adapting.best_of(tried).pull == 2
     assert adapting.best_of([AtHome(0, 0.1, 0.0, math.nan), *tried]).pull == 2
+
+
+def test_a_smaller_loss_may_cost_one_record_and_no_more():
+    """Of 20 records the federated model as it is errs on two."""
+    federated = AtHome(math.inf, 2 / 20, 0.0, 0.9)
+    for wrong, best in ((1, 0.0), (3, 0.0), (4, math.inf)):
+        tried = [federated, AtHome(0.0, wrong / 20, 0.0, 0.1)]
+        assert adapting.chosen(tried, federated, 20).pull == best
+    third = AtHome(1.0, 3 / 20, 0.0, 0.5)
+    others = [federated, third, AtHome(0.0, 4 / 20, 0.0, 0.1)]
+    assert adapting.chosen(others, federated, 20) is third
+    assert adapting.chosen([AtHome(0.0, 0.0, 0.0, math.nan), federated], federated, 20) is federated
+
+
+def test_a_sure_model_is_not_cured_at_the_price_of_errors():
+    """The federated model is right and far too sure, so that its loss is large; own records alone
+    teach a modest model that errs more often."""
+    rng = np.random.default_rng(3)
+    features = np.hstack([rng.normal(size=(60, 12)), np.ones((60, 1))])
+    labels = (features[:, 0] > 0) ^ (rng.random(60) < 0.15)
+    own = adapting.LinearOwn(Table(features, labels[:, None].astype(float)), LOGISTIC)
+    federated = torch.zeros(13, dtype=torch.float64)
+    federated[0] = 60.0
+    tuning = own.search(federated)
+    assert tuning.alone.loss < tuning.federated.loss / 5
+    assert tuning.alone.error > tuning.federated.error + 0.05
+    assert tuning.rho == math.inf
 
 
 def test_a_model_that_diverged_is_not_tuned(run):

@@ -5,6 +5,8 @@ import bz2
 import json
 import math
 import re
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 
 import equipoise
 from equipoise import DataError, train
-from equipoise.tasks import TaskOptions, load_task
+from equipoise.tasks import TaskOptions, load_client, load_task, load_to_plan
 from problems import run_command
 
 
@@ -318,3 +320,47 @@ def test_a_libsvm_model_needs_its_training_file_no_more(tmp_path, monkeypatch, c
         in run_command(capsys, "evaluate", "run", "--data", "odd.txt")[2]
     )
     assert "does not fit" in run_command(capsys, "evaluate", "run", "--data", "wide.txt")[2]
+
+
+@pytest.fixture
+def each(tmp_path, monkeypatch):
+    """Three files, one of each client, and what is declared for all of them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bounds.toml").write_text(DECLARED)
+    for i, name in enumerate("abc"):
+        lines = [f"{k % 2} 1:{k % 7 + i} {2 + k % 2}:{k % 3}" for k in range(12 + 9 * i)]
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    return TaskOptions(data=("a.txt", "b.txt", "c.txt"), bounds="bounds.toml")
+
+
+def test_several_files_are_a_client_s_each_and_the_others_stay_closed(each, tmp_path):
+    together = load_task("libsvm", each)
+    assert together.clients.sizes == (12, 21, 30)
+    assert together.facts("client").sizes is None
+    assert together.facts("record").sizes == (12, 21, 30)
+    planned = load_to_plan("libsvm", replace(each, data=(), clients=3))
+    for name in "ac":
+        (tmp_path / f"{name}.txt").unlink()
+    alone = load_client("libsvm", each, 1)
+    x = torch.randn(3, together.dimension, generator=torch.Generator().manual_seed(1)).double()
+    assert torch.equal(alone.clients.gradient(x[1], 0), together.clients.gradient(x, 0)[1])
+    for unit in ("client", "record"):
+        facts = together.facts(unit)._replace(sizes=None)
+        assert alone.facts(unit) == facts
+        assert planned.facts(unit)._replace(sizes=None) == facts
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"bounds": None}, "a file for each client needs bounds"),
+        ({"clients": 4}, "clients=4 with 3 files: each is one client's"),
+        ({"split": "dirichlet:0.5"}, "split=dirichlet:0.5 with a file for each client"),
+        ({"public_records": 5}, "public_records=5 with a file for each client"),
+        ({"test_share": 0.1}, "test_share=0.1 with a file for each client"),
+    ],
+)
+def test_several_files_are_read_by_what_is_declared_alone(each, options, sentence):
+    for load in (load_task, partial(load_client, client=1), load_to_plan):
+        with pytest.raises(equipoise.InvalidValue, match=re.escape(sentence)):
+            load("libsvm", options=replace(each, **options))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from equipoise import train
-from equipoise.tasks import TaskOptions, libsvm, load_task
+from equipoise.tasks import TaskOptions, libsvm_text, load_task
 from problems import DATA
 
 
@@ -29,7 +29,7 @@ def test_real_libsvm_files(name, rows, features, counts):
         )
     data = (str(folder / f"{name}.bz2"),)
     test = {"test": (str(folder / "a9a.t.bz2"),)} if name == "a9a" else {"test_share": 0.2}
-    labels = libsvm._read(*data).labels
+    labels = libsvm_text.read_lines(*data).labels
     assert (np.sum(labels == labels.min()), np.sum(labels == labels.max())) == counts
     task = load_task("libsvm", TaskOptions(data=data, **test))
     assert sum(task.clients.sizes) == (rows if name == "a9a" else rows - -(-rows // 5))

@@ -94,12 +94,13 @@ def test_a_person_s_mean_gradient_is_clipped_as_one(link, outputs, most):
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_networks_do_the_same_in_a_pass_for_each_person(most):
+@pytest.mark.parametrize("chosen", [None, [[True, False, True, True], [False, True, False, False]]])
+def test_networks_do_the_same_in_a_pass_for_each_person(most, chosen):
     task = network()
     persons = task.persons().of_persons(most)
     x = task.x0 + 0.3 * torch.randn(2, task.dimension, dtype=torch.float64)
-    found = persons.clipped_sum(x, None, 0.2, 0)
-    for i, own in enumerate(GROUPS):
+    found = persons.clipped_sum(x, chosen and torch.tensor(chosen), 0.2, 0)
+    for i, own in enumerate(task.clients.owners):
         inputs, targets = task.clients.data[i]
         g = [
             task.clients.model.gradient(
@@ -107,7 +108,8 @@ def test_networks_do_the_same_in_a_pass_for_each_person(most):
             ).numpy()
             for j in range(len(own))
         ]
-        np.testing.assert_allclose(found[i], by_hand(g, own, most, 0.2), rtol=0, atol=1e-12)
+        expected = by_hand(g, own, most, 0.2, chosen and chosen[i])
+        np.testing.assert_allclose(found[i], expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("make", [linear, network])
@@ -151,6 +153,30 @@ def test_a_person_moves_a_sum_by_two_clips_whatever_rows_it_brings(make, other):
     assert moved <= 2 * C
     assert moved > 1.5 * C
     assert float((as_records[0] - as_records[1]).norm()) > 2.2 * C
+
+
+def test_a_run_uses_the_first_records_of_a_person_and_no_more():
+    """Whatever the others hold; and secret samples are as large as persons, not records, say."""
+    made = []
+    for seed in (0, 1):
+        task, _ = linear()
+        features = task.clients.features.clone()
+        later = torch.from_numpy(np.array([2, 4, 5, 6, 7]))  # no first one of anybody
+        generator = torch.Generator().manual_seed(seed)
+        features[0, later] = torch.randn(5, 3, generator=generator, dtype=torch.float64)
+        task = replace(task, clients=replace(task.clients, features=features))
+        settings = {"unit": "person", "epsilon": 8, "clip": 0.3, "iterations": 2}
+        given = {**settings, "simulate_noise_seed": 1, "sampling_rate": 0.5}
+        made.append(
+            [equipoise.train(task=task, **given, max_records=most).x.tobytes() for most in (1, 2)]
+        )
+    assert made[0][0] == made[1][0]
+    assert made[0][1] != made[1][1]
+    task = linear()[0]
+    facts = replace(task, batch=2).facts("person")
+    spent = account_of(Settings.of(task="made", **settings).resolve(facts), facts, (1, 1))
+    assert facts.sizes == (4, 2)
+    assert sorted(event.rate for event in spent.events) == [0.5, 1.0]
 
 
 def _with_rows_of_person_0(task, rows, sign):
@@ -217,8 +243,10 @@ def test_rows_of_a_person_are_the_first_ones():
 
 
 def test_names_become_numbers():
-    assert numbered(["b", "a", "b"], 3).tolist() == [1, 0, 1]
-    assert numbered(np.array([7, 7, 3]), 3).tolist() == [1, 1, 0]
+    """As they occur, so that another name for a person leaves the numbers of all others."""
+    assert numbered(["b", "a", "b", "c"], 4).tolist() == [0, 1, 0, 2]
+    assert numbered(["b", "z", "b", "c"], 4).tolist() == [0, 1, 0, 2]
+    assert numbered(np.array([7, 7, 3]), 3).tolist() == [0, 0, 1]
 
 
 @pytest.mark.parametrize("names", [["a", ""], ["a", None], [1.0, math.nan], ["a"], ["a", " "]])
@@ -305,10 +333,11 @@ def test_noise_in_the_message_protects_persons_too():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "persons"), [("femnist-narrow", 105), ("deepdrid-narrow", 300)])
-def test_the_persons_of_real_data(name, persons):
+def test_the_persons_of_real_data(monkeypatch, name, persons):
     folder = {"femnist-narrow": "femnist", "deepdrid-narrow": "fundus"}[name]
     if not (DATA / folder).exists():
         pytest.skip(f"{folder}/ is not in {DATA}: see `equipoise data`")
+    monkeypatch.setenv("EQUIPOISE_DATA", str(DATA))
     task = load_task(name, TaskOptions(unit="person"))
     assert sum(task.facts("person").sizes) == persons
     everybody = sum(task.clients.sizes)
@@ -376,28 +405,82 @@ def test_tables_name_persons(silos):
         load_task("csv", TaskOptions(**given, unit="person", person="patient"))
 
 
-NEIGHBOURS = {
-    "one stay": ["40,a,yes"],
-    "ten": ["70,b,no"] * 10,
-    "without a label": ["40,a,", "41,a,"],
-    "odd cells": ["x,y,z", ",,", "1,2,3,4,5"],
-    "the other answer": ["40,a,no"] * 3,
+NEIGHBOURS = {  # another person in the place of the fifth: a name, and the rows
+    "one stay": ("q", ["40,a,yes"]),
+    "ten": ("q", ["70,b,no"] * 10),
+    "another name": ("a much longer name than that of anybody else", ["70,b,no"] * 2),
+    "without a label": ("q", ["40,a,", "41,a,"]),
+    "odd cells": ("p99", ["x,y,z", ",,", "1,2,3,4,5"]),
+    "the other answer": ("0", ["40,a,no"] * 3),
 }
+TEXT_FLAGS = (
+    "train --task libsvm --data lines.txt --bounds form.toml --unit person --person names.txt "
+    "--max-records 3 --epsilon 4 --clip 0.5 --iterations 4 --clients 3 --json --out out"
+)
 
 
-def test_a_person_with_any_other_rows_changes_nothing_but_the_releases(silos, capsys):
+def as_table(others, name, rows):
+    Path("one.csv").write_text(stays(*others[:4], (name, rows), *others[5:]))
+    return FLAGS
+
+
+def as_text(others, name, rows):
+    """The same as a LIBSVM text with a file of names: first a line of everybody, then the rest."""
+    persons = [*others[:4], (name, rows), *others[5:]]
+    ordered = [(who, own[0]) for who, own in persons]
+    ordered += [(who, row) for who, own in persons for row in own[1:]]
+    Path("names.txt").write_text("".join(f"{who}\n" for who, _ in ordered))
+    lines = [row.split(",") for _, row in ordered]
+    Path("lines.txt").write_text(
+        "".join(f"{cells[2] == 'yes':d} 1:{cells[0]} {cells[1]}:1\n" for cells in lines)
+        .replace(" a:1", " 2:1")
+        .replace(" b:1", " 3:1")
+    )
+    Path("form.toml").write_text("[index]\nlow = 1\nhigh = 3\n[label]\ncategories = [0, 1]\n")
+    return TEXT_FLAGS
+
+
+def left_behind(capsys, flags):
+    """All that anybody can see of a run but the model: what it says, and what lies there after."""
+    shutil.rmtree("out", ignore_errors=True)
+    for path in Path().glob("ledger*"):
+        path.unlink()
+    code, out, err = run_command(capsys, *flags)
+    assert code == 0, err
+    kept = [*Path("out").iterdir(), *Path().glob("ledger*")]
+    sizes = {path.name: path.stat().st_size for path in kept if path.name != "model.safetensors"}
+    document = json.loads(out)
+    for random in ("run", "when"):  # a name, and the time
+        (document["origin"] or {}).pop(random, None)
+    return (code, document, err, sizes), equipoise.load("out").x.tobytes()
+
+
+@pytest.mark.parametrize("write", [as_table, as_text])
+def test_a_person_with_any_other_rows_changes_nothing_but_the_releases(silos, capsys, write):
     """Exit code, output, names and sizes of files are those of the neighbour."""
     seen = {}
-    for name, rows in NEIGHBOURS.items():
-        Path("one.csv").write_text(stays(*silos[:4], ("q", rows), *silos[5:]))
-        shutil.rmtree("out", ignore_errors=True)
-        code, out, err = run_command(capsys, *FLAGS.split(), "--simulate-noise-seed", "1")
-        document = json.loads(out)
-        kept = {path.name: path.stat().st_size for path in sorted(Path("out").iterdir())}
-        seen[name] = (code, document, err, kept), equipoise.load("out").x.tobytes()
-    assert seen["one stay"][0][0] == 0
+    for name, person in NEIGHBOURS.items():
+        flags = write(silos, *person).split()
+        seen[name] = left_behind(capsys, [*flags, "--simulate-noise-seed", "1"])
     assert all(other[0] == seen["one stay"][0] for other in seen.values())
     assert len({other[1] for other in seen.values()}) > 3, "they must differ where they may"
+
+
+@pytest.mark.parametrize("write", [as_table, as_text])
+def test_a_person_changes_nothing_of_a_ledger(silos, capsys, write):
+    """With secret noise, and a ledger beside the run: what it says and how large it is, too."""
+    seen = []
+    for person in NEIGHBOURS.values():
+        flags = [*write(silos, *person).split(), "--ledger", "ledger.db"]
+        said, _ = left_behind(capsys, [*flags, "--cap-epsilon", "9", "--cap-delta", "1e-4"])
+        _, shown, _ = run_command(capsys, "ledger", "show", "ledger.db", "--json")
+        entries = json.loads(shown)
+        for entry in entries["runs"]:
+            entry.pop("run")  # a random name
+            entry.pop("when")
+        seen.append((said, entries))
+    assert "ledger.db" in seen[0][0][3]
+    assert all(other == seen[0] for other in seen)
 
 
 def test_a_run_for_persons_can_be_used(silos, capsys):
@@ -409,6 +492,186 @@ def test_a_run_for_persons_can_be_used(silos, capsys):
     frame = equipoise.load("out").predict({"age": ["30", "60"], "ward": ["a", "b"]})
     assert frame.shape == (2, 2)
     assert 0 <= float(equipoise.evaluate("out", "two.csv").error) <= 1
+
+
+# ---- a LIBSVM text with a file of names ----
+
+
+@pytest.fixture
+def text(tmp_path, monkeypatch):
+    """24 persons with one to four lines, in no order; what everybody's lines hold differs."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    names = rng.permutation([f"p{i}" for i in range(24) for _ in range(1 + i % 4)])
+    values = rng.normal(size=(len(names), 3))
+    lines = [f"{row[0] > 0:d} 1:{row[0]:.6f} 2:{row[1]:.6f} 3:{row[2]:.6f}" for row in values]
+    Path("lines.txt").write_text("\n".join(lines) + "\n")
+    Path("names.txt").write_text("\n".join(names) + "\n")
+    Path("form.toml").write_text("[index]\nlow = 1\nhigh = 3\n[label]\ncategories = [0, 1]\n")
+    return [*names], values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+OF_TEXT = {"data": ("lines.txt",), "bounds": "form.toml", "unit": "person", "clients": 5}
+
+
+def of_text(**changes):
+    return TaskOptions(**{**OF_TEXT, "person": "names.txt", **changes})
+
+
+def lines_of(features, values):
+    """Which lines of the file these records are; others are left out."""
+    far = np.abs(np.asarray(features)[..., :3].reshape(-1, 1, 3) - values).sum(-1)
+    return [int(row.argmin()) for row in far if row.min() < 1e-5]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_person_s_lines_are_at_one_client(text, seed):
+    """All lines are somewhere, whole persons are dealt evenly and by seed, and in the order of the
+    file."""
+    names, values = text
+    task, where = load_task("libsvm", of_text(seed=seed)), {}
+    assert task.facts("person").sizes == (5, 5, 5, 5, 4)
+    for i, features in enumerate(task.clients.features):
+        own = lines_of(features, values)
+        assert own == sorted(own)
+        persons = [names[line] for line in own]
+        assert numbered(persons, len(own)).tolist() == task.clients.owners[i].tolist()
+        where |= dict.fromkeys(own, i)
+    assert sorted(where) == list(range(len(names)))
+    assert len({(names[line], i) for line, i in where.items()}) == 24
+    alone = load_client("libsvm", of_text(seed=seed), 2)
+    assert torch.equal(alone.clients.features, task.clients.features[2][: alone.clients.sizes[0]])
+    assert alone.facts("person", (5, 5, 5, 5, 4)) == task.facts("person")
+    other = load_task("libsvm", of_text(seed=seed + 1))
+    assert other.fingerprint != task.fingerprint
+
+
+def test_whole_persons_are_public(text):
+    names, values = text
+    task = load_task("libsvm", of_text(test_share=0.25, public_records=12))
+    tests = lines_of(task.measure.features, values)
+    pool = lines_of(task.pool.features, values)
+    private = lines_of(task.clients.features, values)
+    assert sorted([*tests, *pool, *private]) == list(range(len(names)))
+    parts = [{names[line] for line in part} for part in (tests, pool, private)]
+    assert sum(map(len, parts)) == 24, "nobody is in two of them"
+    assert len(parts[0]) == 6
+    assert len(pool) >= 12
+    assert sum(task.facts("person").sizes) == len(parts[2])
+    assert not any("lines of the file, which" in sentence for sentence in task.public)
+    assert any("6 of the file's persons" in sentence for sentence in task.public)
+
+
+def test_another_person_with_other_lines_leaves_all_others_where_they_are(text):
+    """Neither its name nor the number of its lines decides who is where, or public."""
+    names, values = text
+    before = load_task("libsvm", of_text(test_share=0.25, public_records=12))
+    lines = Path("lines.txt").read_text().splitlines()
+    pools = {names[line] for line in lines_of(before.pool.features, values)}
+    who = next(name for name in names if names.count(name) == 3 and name not in pools)
+    first = names.index(who)
+    for new, most, extra in (("0", 9, 0), ("zz", 9, 7), (who, 1, 0)):
+        kept = [k for k in range(len(names)) if names[k] != who or k == first or most > 1]
+        changed = [new if names[k] == who else names[k] for k in kept] + [new] * extra
+        Path("names.txt").write_text("\n".join(changed) + "\n")
+        content = [*(lines[k] for k in kept), *["1 1:0.5 2:0.1"] * extra]
+        Path("lines.txt").write_text("\n".join(content) + "\n")
+        after = load_task("libsvm", of_text(test_share=0.25, public_records=12))
+        assert after.facts("person") == before.facts("person")
+        assert after.public == before.public
+        assert torch.equal(
+            torch.from_numpy(after.pool.features), torch.from_numpy(before.pool.features)
+        )
+        for i in range(5):
+            old = lines_of(before.clients.features[i], values)
+            now = lines_of(after.clients.features[i][: after.clients.sizes[i]], values)
+            kept = [[line for line in each if names[line] != who] for each in (old, now)]
+            assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "changes", "words"),
+    [
+        ("a\nb\n", {}, "person=names.txt does not have as many lines as lines.txt"),
+        ("a\n" * 61, {}, "person=names.txt does not have as many lines as lines.txt"),
+        ("a\n" * 30 + "\n" + "b\n" * 29, {}, "person=names.txt: some line is empty"),
+        ("a\n" * 30 + " \t\n" + "b\n" * 29, {}, "person=names.txt: some line is empty"),
+        ("a\n" * 60, {}, "clients=5 with unit=person: there are 1 persons"),
+        ("", {}, "names.txt has no records"),
+        (None, {}, "person=names.txt: there is no such file"),
+        ("a\n" * 60, {"person": "lines.txt"}, "person=lines.txt is the file of the data"),
+        ("a\n" * 60, {"person": None}, "unit=person with task=libsvm: give a file"),
+        ("a\n" * 60, {"split": "dirichlet:1"}, "whole persons are dealt at random"),
+        ("a\nb\n" * 30, {"public_records": 60, "clients": 1}, "there are 0 persons"),
+    ],
+)
+def test_files_of_names_that_do_not_fit_are_one_sentence(text, content, changes, words):
+    Path("names.txt").unlink()
+    if content is not None:
+        Path("names.txt").write_text(content)
+    with pytest.raises((DataError, InvalidValue), match=words) as refused:
+        load_task("libsvm", of_text(**changes))
+    assert str(refused.value).count("\n") == 0
+
+
+def test_a_file_of_names_in_other_encodings(text):
+    names, _ = text
+    plain = load_task("libsvm", of_text()).clients.owners
+    Path("names.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(names).encode())
+    marked = load_task("libsvm", of_text()).clients.owners
+    assert all(np.array_equal(*pair) for pair in zip(plain, marked, strict=True))
+    Path("names.txt").write_text("\n".join(names), encoding="utf-16")
+    with pytest.raises(DataError, match="is no text in UTF-8"):
+        load_task("libsvm", of_text())
+
+
+def test_a_text_with_names_is_trained_planned_and_tuned(text, capsys):
+    flags = "--task libsvm --data lines.txt --bounds form.toml --unit person --person names.txt"
+    run = f"train {flags} --clients 3 --epsilon 4 --clip 0.5 --iterations 4 --out out"
+    code, _, err = run_command(capsys, *run.split())
+    assert code == 0, err
+    assert "one person at one client" in Path("out/guarantee.md").read_text()
+    assert equipoise.load("out").sizes == (8, 8, 8)
+    mine = equipoise.adapt("out", client=1)
+    assert mine.adapted.records >= 10
+    assert equipoise.load("out").predict("lines.txt").shape == (60, 2)
+    assert float(equipoise.evaluate("out", "lines.txt").error) <= 1
+
+
+def test_a_text_is_tried_with_its_names(text, capsys):
+    flags = "data try lines.txt --task libsvm --bounds form.toml --person names.txt".split()
+    code, out, _ = run_command(capsys, *flags)
+    assert code == 0
+    assert "24 in names.txt; rows of each: median 2.5, largest 4" in out
+    (tried,) = json.loads(run_command(capsys, *flags, "--json")[1])["files"]
+    assert (tried["rows"], tried["kept"], sum(tried["classes"].values())) == (60, 60, 60)
+    with Path("lines.txt").open("a") as file:
+        file.write("7 1:1\nodd\n1 2:1 9:4\n")
+    code, out, _ = run_command(capsys, *flags)
+    assert code == 2
+    assert "person=names.txt has 60 lines, and lines.txt 63" in out
+    with Path("names.txt").open("a") as file:
+        file.write("p1\np1\np2\n")
+    code, out, _ = run_command(capsys, *flags)
+    assert code == 1
+    assert '1 of 63 lines have a label that is not declared, and teach nothing: "7" 1' in out
+    assert "1 of 63 lines are no `label index:value ...`" in out
+    assert "1 of 183 values are at an index beyond 1 to 3, and left out; there is 1 to 9" in out
+    Path("names.txt").write_text("\n" * 3 + "p\n" * 60)
+    code, out, _ = run_command(capsys, *flags)
+    assert code == 2
+    assert "person=names.txt: 3 of its lines are empty" in out
+
+
+@pytest.mark.slow
+def test_a_plan_for_persons_of_a_text(text):
+    """Its silos have as many records as there are persons; the plan is one that trains."""
+    asked = {**OF_TEXT, "task": "libsvm", "person": "names.txt", "epsilon": 20, "iterations": 4}
+    plan = equipoise.plan(**asked, algorithm="dp-fedavg", public_records=20)
+    assert (plan.settings.clients, plan.settings.person) == (5, "names.txt")
+    trained = equipoise.train(plan, anyway=True)
+    assert sum(trained.sizes) == plan.units
+    assert plan.units < 24
 
 
 @pytest.mark.slow

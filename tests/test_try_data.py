@@ -271,7 +271,7 @@ def test_long_odd_and_many_cells_are_shown_in_short(clinic):
 
 def test_its_value_is_frozen_and_its_repr_private(clinic):
     Path("a.csv").write_text(FINE + "4711,patient 4711,0,4711\n")
-    tried = try_data("a.csv", bounds="bounds.toml", label="outcome", person="score")
+    tried = try_data("a.csv", bounds="bounds.toml", label="outcome", person="age")
     (file,) = tried.files
     assert "4711" in str(tried)
     assert repr(tried) == "Tried(files=1, code=1)"
@@ -291,7 +291,9 @@ def test_its_value_is_frozen_and_its_repr_private(clinic):
     [
         (FLAGS, "data is empty: give the files to try, before any flag"),
         (("a.csv", *FLAGS[:2], "--label", "result"), "label='result' is not in bounds.toml"),
-        (("a.csv", *FLAGS[:2]), "--label needs a value"),
+        (("a.csv", *FLAGS[:2]), "task=csv needs label, the column to predict"),
+        (("a.csv", *FLAGS, "--task", "libsvm"), "label and ignore with task=libsvm"),
+        (("a.csv", *FLAGS, "--task", "digits"), "task=digits: tables (csv) and LIBSVM texts"),
         (("a.csv", *FLAGS[2:]), "--bounds needs a value"),
         (("a.csv", *FLAGS[2:], "--bounds", "b.toml"), "bounds=b.toml: No such file"),
         (("a.csv", *FLAGS, "--ignore", "sex"), "ignore=sex is declared in bounds.toml"),

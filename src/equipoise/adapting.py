@@ -9,6 +9,7 @@ where a federation could begin from it.
 
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -63,6 +64,14 @@ class Tuned(NamedTuple):
     alone: AtHome
 
 
+def chosen(tried: Sequence[AtHome], federated: AtHome, records: int) -> AtHome:
+    """That with the smallest loss of those that err on no more records than the federated model as
+    it is, or on one more, of records that were left out. The loss alone leaves a good model too
+    readily: noise makes it too sure of itself, and a cure of that may cost errors."""
+    most = federated.error + (1 + 1e-9) / records
+    return best_of([each for each in tried if not each.error > most])
+
+
 class Own(Protocol):
     """A client's own records with a label, and their loss."""
 
@@ -92,7 +101,7 @@ class LinearOwn:
         x, zero = federated.double(), torch.zeros_like(federated, dtype=torch.float64)
         towards = pulled(self.records, self.link, x, (math.inf, *RHOS))
         alone = best_of(pulled(self.records, self.link, zero))
-        best = best_of([*towards, alone])
+        best = chosen([*towards, alone], towards[0], self.number)
         centre, rho, l2 = (zero, 0.0, best.pull) if best is alone else (x, best.pull, 0.0)
         solved = tuned(self.records, self.link, centre, best.pull, EXACT)
         return Tuned(solved, rho, l2, best, towards[0], alone)
@@ -120,7 +129,7 @@ class NetworkOwn:
             return self._tuned(federated, rho, used)
 
         tried = every_pull((math.inf, *NETWORK_RHOS), self.number, fit, self._measured)
-        best = best_of(tried)
+        best = chosen(tried, tried[0], self.number)
         solved = fit(best.pull, np.arange(self.number))
         return Tuned(solved, best.pull, 0.0, best, tried[0], tried[-1])
 

@@ -112,8 +112,22 @@ def _number(cell: str, decimal: str = ".") -> float:
         return TRUTH.get(cell.strip().casefold(), math.nan)
 
 
+class GivenBounds(str):
+    """Bounds whose text is at hand: the string is what errors call them, in place of a path."""
+
+    text: str
+
+    @classmethod
+    def of(cls, name: str, text: str) -> "GivenBounds":
+        bounds = cls(name)
+        bounds.text = text
+        return bounds
+
+
 def read_text(path: str) -> str:
     """The text of a bounds file."""
+    if isinstance(path, GivenBounds):
+        return path.text
     try:
         return Path(path).read_text(encoding="utf-8")
     except OSError as error:

@@ -1,6 +1,5 @@
 """Every task by name."""
 
-from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from equipoise.tasks import breast_cancer, csv, digits, libsvm, own, quadratic
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.network import ModelClients
 from equipoise.tasks.reader import Reader
-from equipoise.tasks.task import Measure, Task, TaskOptions, TaskSpec
+from equipoise.tasks.task import Measure, Task, TaskOptions, TaskSpec, alone
 
 TASKS: dict[str, TaskSpec] = {
     "breast-cancer": breast_cancer.SPEC,
@@ -62,10 +61,7 @@ def load_client(name: str, options: TaskOptions, client: int) -> Task:
     spec = _checked(name, options)
     if spec.load_client:
         return spec.load_client(options, client)
-    task = spec.load(options)
-    number = len(task.clients.sizes)
-    require(0 <= client < number, f"client={client} is not one of the {number} clients, from 0")
-    return replace(task, clients=task.clients.alone(client), number=number)
+    return alone(spec.load(options), client)
 
 
 def load_to_plan(name: str, options: TaskOptions) -> Task:
@@ -155,11 +151,16 @@ def _checked(name: str, options: TaskOptions) -> TaskSpec:
             spec.takes.files or not getattr(options, option),
             f"{option} with task={name}, which brings its own records: leave it out",
         )
-    for option in ("label", "ignore", "person"):
+    for option in ("label", "ignore"):
         require(
             spec.takes.columns or not getattr(options, option),
             f"{option} with task={name}: only task csv reads columns; leave it out",
         )
+    require(
+        spec.takes.person or options.person is None,
+        f"person={options.person} with task={name}: only tasks csv and libsvm are told whose a "
+        "record is; leave it out",
+    )
     _check_groups(spec, options.groups)
     require(
         spec.takes.columns or spec.takes.bounds or not options.bounds,

@@ -244,7 +244,7 @@ def table_model(options: TaskOptions) -> Model:
         f"person={options.person} with unit={options.unit}: task csv needs the column that says "
         "whose a row is (--person COLUMN) for unit=person, and for no other",
     )
-    bounds = str(options.bounds)
+    bounds = options.bounds or ""
     model = _model_from(read_text(bounds), str(options.label), bounds, options.ignore)
     require(
         options.person not in model.names,
@@ -472,11 +472,12 @@ def _columns_of(source: Any, names: list[str]) -> tuple[dict[str, list[str]], in
 SPEC = TaskSpec(
     "csv",
     tables,
-    Takes(files=True, columns=True, l2=True),
+    Takes(files=True, columns=True, person=True, l2=True),
     load_client=table_alone,
     load_to_plan=tables_to_plan,
     measure=tables_measure,
     own_records=own_records,
     reader=TableReader.of,
     own_files=True,
+    deals=False,
 )

@@ -1,5 +1,6 @@
 """Any LIBSVM text file (.bz2 and .gz too): binary or multinomial logistic regression, its records
-split among clients by seed.
+split among clients by seed, or whole persons, if a second file names one on each line. Of several
+files each is one client's.
 
 Every line is one record, scaled to norm 1 by itself; one that is no LIBSVM text, or has no declared
 label, stays as a record that teaches nothing, so that no line decides whether or how another is
@@ -7,15 +8,11 @@ read. No record is public unless the user says so. Which labels and indices ther
 declares; without one they are read off the file, which is outside the guarantee, and said.
 """
 
-import bz2
-import gzip
 import logging
 import math
 import os
-import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -25,6 +22,16 @@ from torch import Tensor
 
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.tasks.bounds import parse_bounds, read_text
+from equipoise.tasks.libsvm_text import (
+    NO_RECORD,
+    Lines,
+    lines_of,
+    read_lines,
+    read_names,
+    record_of,
+    stacked,
+    unlabelled,
+)
 from equipoise.tasks.linear import (
     LOGISTIC,
     MULTINOMIAL,
@@ -35,8 +42,19 @@ from equipoise.tasks.linear import (
     linear_task,
     one_hot,
 )
+from equipoise.tasks.persons import numbered
 from equipoise.tasks.reader import Inputs, named_classes, of_each_class
-from equipoise.tasks.task import Measure, Table, Takes, Task, TaskOptions, TaskSpec
+from equipoise.tasks.splits import persons_dealt
+from equipoise.tasks.task import (
+    Measure,
+    Table,
+    Takes,
+    Task,
+    TaskOptions,
+    TaskSpec,
+    alone,
+    with_owners,
+)
 
 log = logging.getLogger("equipoise.client")
 
@@ -47,26 +65,12 @@ FEATURE_NORM = 1.0
 MOST_CLASSES = 1000
 MOST_FEATURES = 10**6  # where they are not declared
 MOST_CELLS = 500_000_000  # of the dense table, 4 GB
-LARGEST_INDEX = 10**9  # beyond, a line is no record
 READ_OFF = (
     "the labels and the number of features were read off the private file, where one record may "
     "decide them; declare them in a bounds file ([index] with low and high, [label] with "
     "categories) and give it by --bounds"
 )
-OPENERS: dict[str, Callable[..., Any]] = {".bz2": bz2.open, ".gz": gzip.open}
-
 Numbers = NDArray[np.float64]
-
-
-class Lines(NamedTuple):
-    """The lines of a file: their labels [n], NaN for a line that is no record, and the entries
-    `values` at (`rows`, `indices`) of the others."""
-
-    path: str
-    labels: Numbers
-    rows: NDArray[np.int64]
-    indices: NDArray[np.int64]
-    values: Numbers
 
 
 class Form(NamedTuple):
@@ -78,34 +82,165 @@ class Form(NamedTuple):
 
 
 def libsvm(options: TaskOptions) -> Task:
+    if len(options.data) > 1:
+        return _of_files(options, [*range(len(options.data))])
     require(
         len(options.data) == 1,
-        "task=libsvm needs data: give one file (--data FILE), which is split among the clients",
+        "task=libsvm needs data: give one file (--data FILE), which is split among the clients, "
+        "or one for each client",
     )
     require(
         not (options.test and options.test_share),
         f"test and test_share={options.test_share:g}: the test records are in files, or a share of "
         "the data; give one of the two",
     )
-    private, *others = (_read(path) for path in (*options.data, *options.test, *options.proxy))
-    form = _declared(options.bounds) if options.bounds else _found([private, *others])
+    private, *others = (read_lines(path) for path in (*options.data, *options.test, *options.proxy))
+    form = declared(options.bounds) if options.bounds else _found([private, *others])
     _check_classes(options.data[0], form)
+    table, index = _coded(private, form)
+    owners = _owners(options, options.data[0], len(index))
+    shared = _shared(owners, len(index), options.test_share)
+    rest, labels = table.rows(~shared), index[~shared]
+    if owners is None:
+        tables, pool = deal(rest, labels, options, CLIENTS)
+        units, test_units, dealt = "records", int(shared.sum()), None
+    else:
+        own = numbered(owners[~shared], len(labels))
+        public, parts = persons_dealt(own, options, CLIENTS)
+        tables, pool = [rest.rows(part) for part in parts], _some(rest.rows(public))
+        units, test_units = "persons", len(np.unique(owners[shared]))
+        dealt = [numbered(own[part], len(part)) for part in parts]
+    task = _task(
+        options,
+        form,
+        (tables, pool),
+        others,
+        _some(table.rows(shared & known_lines(private, form))),
+        [
+            "the number of lines of the file, which are its records"
+            if owners is None
+            else "the number of persons whom the file's lines belong to",
+        ],
+        [
+            f"{test_units} of the file's {units}, spread evenly over it, which are the test set "
+            f"(test_share={options.test_share:g}): outside the guarantee"
+        ]
+        if test_units
+        else [],
+    )
+    return task if dealt is None else with_owners(task, dealt)
+
+
+def libsvm_alone(options: TaskOptions, client: int) -> Task:
+    """One client of the file that is split; or a silo, whose own file is the only one that is
+    opened."""
+    if len(options.data) == 1:
+        return alone(libsvm(options), client)
+    number = len(options.data)
+    require(0 <= client < number, f"client={client} is not one of the {number} clients, from 0")
+    return alone(_of_files(options, [client]), client)
+
+
+def libsvm_to_plan(options: TaskOptions) -> Task:
+    """The file that is split; or clients that have a file each, none of which is opened."""
+    if len(options.data) == 1:
+        return libsvm(options)
+    require(
+        bool(options.data) or options.clients is not None,
+        "task=libsvm needs data, one file that is split among the clients (--data FILE), or, "
+        "where every client has its own, the number of clients",
+    )
+    return _of_files(options, [])
+
+
+def _of_files(options: TaskOptions, opened: list[int]) -> Task:
+    """The task of clients that have a file each, of which only these are opened: nothing is read
+    off anybody's."""
+    number = len(options.data) or options.clients or 0
+    form = _form_of_files(options, number)
+    require(
+        options.person is None or len(opened) <= 1,
+        f"person={options.person} names the persons of one file: give one file of data, or let "
+        "every client name its own (equipoise silo run)",
+    )
+    tables = [_none(form)] * number
+    owners = [np.zeros(0, dtype=np.int64)] * number
+    for i in opened:
+        tables[i], _ = _coded(read_lines(options.data[i]), form)
+        own = _owners(options, options.data[i], len(tables[i].features))
+        owners[i] = owners[i] if own is None else own
+    others = [read_lines(path) for path in (*options.test, *options.proxy)]
+    counted = ["that every client has a file with at least one line"]
+    task = _task(options, form, (tables, None), others, None, counted, [])
+    task = replace(task, sizes_public=False)
+    return with_owners(task, owners) if options.unit == "person" else task
+
+
+def _form_of_files(options: TaskOptions, clients: int) -> Form:
+    """What clients with files of their own agree on."""
+    require(
+        options.clients in (None, clients),
+        f"clients={options.clients} with {len(options.data)} files: each is one client's; leave it "
+        "out",
+    )
+    if options.bounds is None:
+        raise InvalidValue(
+            "task=libsvm with a file for each client needs bounds, which declare [index] and "
+            "[label] for all of them (--bounds FILE)"
+        )
+    for name, value in (("split", options.split), ("public_records", options.public_records)):
+        require(
+            value in (None, "random", 0),
+            f"{name}={value} with a file for each client, all of which is that client's: leave it "
+            "out",
+        )
+    require(
+        not options.test_share,
+        f"test_share={options.test_share:g} with a file for each client: give --test FILE",
+    )
+    form = declared(options.bounds)
+    _check_classes(options.bounds, form)
+    return form
+
+
+def _none(form: Form) -> Table:
+    outputs = len(form.classes) if len(form.classes) > 2 else 1
+    return Table(np.zeros((0, form.features + 1)), np.zeros((0, outputs)))
+
+
+def _some(table: Table) -> Table | None:
+    return table if len(table.features) else None
+
+
+def _task(
+    options: TaskOptions,
+    form: Form,
+    dealt: tuple[list[Table], Table | None],
+    others: list[Lines],
+    shared: Table | None,
+    counted: list[str],
+    shares: list[str],
+) -> Task:
+    """The task of these clients and this pool; `others` are the files with public records, `shared`
+    are test records of the file that is split."""
     public = [_public_table(lines, form) for lines in others]
     tests, proxies = public[: len(options.test)], public[len(options.test) :]
-    table, index = _coded(private, form)
-    shared = _spread(len(index), options.test_share)
-    tables, pool = deal(table.rows(~shared), index[~shared], options, CLIENTS)
-    if shared.any():
-        tests = [table.rows(shared & _known(private, form))]
+    source = f"from {options.bounds}" if options.bounds else "as the file itself has them"
+    labels = f"the number of features, {form.features}, and the {len(form.classes)} labels"
     return linear_task(
         "libsvm",
-        (tables, joined(proxies) or pool),
-        joined(tests),
+        (dealt[0], joined(proxies) or dealt[1]),
+        shared or joined(tests),
         _link(form.classes),
         L2,
         FEATURE_NORM,
         options,
-        public=_taken_as_public(options, form, int(shared.sum())),
+        public=(
+            *counted,
+            f"{labels}, {source}",
+            *(["the test records"] if options.test else []),
+            *shares,
+        ),
         outside=() if options.bounds else (READ_OFF,),
         names=_names(form.classes),
         iterations=ITERATIONS,
@@ -117,20 +252,41 @@ def libsvm(options: TaskOptions) -> Task:
     )
 
 
-def _taken_as_public(options: TaskOptions, form: Form, shared: int) -> tuple[str, ...]:
-    source = f"from {options.bounds}" if options.bounds else "as the file itself has them"
-    sentences = [
-        "the number of lines of the file, which are its records",
-        f"the number of features, {form.features}, and the {len(form.classes)} labels, {source}",
-    ]
-    if options.test:
-        sentences.append("the test records")
-    if shared:
-        sentences.append(
-            f"{shared} of the file's records, spread evenly over it, which are the test set "
-            f"(test_share={options.test_share:g}): outside the guarantee"
+def _owners(options: TaskOptions, data: str, lines: int) -> NDArray[np.int64] | None:
+    """The person of each line of the file `data`, by the line of the file of names at its place;
+    None where nobody asks."""
+    path = options.person
+    if path is None:
+        require(
+            options.unit != "person",
+            "unit=person with task=libsvm: give a file that has, for each line of the data, the "
+            "name of the person on a line (--person FILE)",
         )
-    return tuple(sentences)
+        return None
+    require(
+        Path(path).resolve() != Path(data).resolve(),
+        f"person={path} is the file of the data: give one that has a name on each line",
+    )
+    names = read_names(path)
+    if len(names) != lines:
+        raise DataError(
+            f"person={path} does not have as many lines as {data}: give one name for each, in the "
+            "same order (`equipoise data try` counts them)"
+        )
+    if not all(names):
+        raise DataError(
+            f"person={path}: some line is empty; every line of {data} needs a name (`equipoise "
+            "data try` counts them)"
+        )
+    return numbered(names, lines)
+
+
+def _shared(owners: NDArray[np.int64] | None, lines: int, share: float) -> NDArray[np.bool_]:
+    """Which lines are the share, whole persons where they are known."""
+    if owners is None:
+        return _spread(lines, share)
+    chosen: NDArray[np.bool_] = _spread(int(owners.max()) + 1, share)[owners]
+    return chosen
 
 
 def libsvm_measure(
@@ -141,7 +297,7 @@ def libsvm_measure(
     `first` is the index of the first feature; None, in results of earlier versions: as the files
     have it.
     """
-    read = [_read(path) for path in files]
+    read = [read_lines(path) for path in files]
     form = Form(np.array(labels), _first(read) if first is None else first, features)
     for lines in read:
         outside = (lines.indices < form.first) | (lines.indices >= form.first + features)
@@ -160,7 +316,7 @@ def _link(classes: Numbers) -> Link:
     return LOGISTIC if len(classes) == 2 else MULTINOMIAL
 
 
-def _declared(bounds: str) -> Form:
+def declared(bounds: str) -> Form:
     """What a bounds file says: the limits of `index`, and the categories of `label`."""
     columns = parse_bounds(read_text(bounds), bounds)
     try:
@@ -205,7 +361,7 @@ def _check_classes(path: str, form: Form) -> None:
     )
 
 
-def _known(lines: Lines, form: Form) -> NDArray[np.bool_]:
+def known_lines(lines: Lines, form: Form) -> NDArray[np.bool_]:
     """Which lines are records of one of the classes."""
     return np.isin(lines.labels, form.classes)
 
@@ -213,7 +369,7 @@ def _known(lines: Lines, form: Form) -> NDArray[np.bool_]:
 def _coded(lines: Lines, form: Form) -> tuple[Table, NDArray[np.int64]]:
     """All lines as records, and the class of each; those that are none, or of none of the classes,
     are all zero."""
-    known = _known(lines, form)
+    known = known_lines(lines, form)
     log.info("%s: %d lines, of which %d are no record", lines.path, len(known), (~known).sum())
     index = np.where(known, np.searchsorted(form.classes, lines.labels), 0)
     table = Table(_features(lines, form), one_hot(index, len(form.classes)))
@@ -222,7 +378,7 @@ def _coded(lines: Lines, form: Form) -> tuple[Table, NDArray[np.int64]]:
 
 def _public_table(lines: Lines, form: Form) -> Table:
     """The records among the lines of a public file."""
-    known = _known(lines, form)
+    known = known_lines(lines, form)
     if not (known | np.isnan(lines.labels)).all():
         raise DataError(f"{lines.path} has a label that the training file lacks")
     return _coded(lines, form)[0].rows(known)
@@ -255,64 +411,6 @@ def _spread(number: int, share: float) -> NDArray[np.bool_]:
     return chosen
 
 
-def _read(path: str) -> Lines:
-    """The lines of a file: whatever a line holds is no error."""
-    records = [_record(line) for line in _lines(path)]
-    return _stacked(path, records)
-
-
-def _stacked(path: str, records: "list[Record]") -> Lines:
-    labels = np.array([record.label for record in records])
-    if np.isnan(labels).all():
-        raise DataError(f"{path} is no LIBSVM text: no line is `label index:value index:value ...`")
-    return Lines(
-        path,
-        labels,
-        np.repeat(np.arange(len(records)), [len(record.entries) for record in records]),
-        np.fromiter(chain.from_iterable(record.entries for record in records), np.int64),
-        np.fromiter(chain.from_iterable(record.entries.values() for record in records), np.float64),
-    )
-
-
-def _lines(path: str) -> list[bytes]:
-    if not Path(path).is_file():
-        raise DataError(f"data={path}: there is no such file")
-    try:
-        with OPENERS.get(Path(path).suffix, open)(path, "rb") as file:
-            lines: list[bytes] = file.read().removesuffix(b"\n").split(b"\n")
-    except (OSError, EOFError, zlib.error):
-        raise DataError(f"{path} cannot be read to its end: it is damaged") from None
-    if lines == [b""]:
-        raise DataError(f"{path} has no records")
-    return lines
-
-
-class Record(NamedTuple):
-    """The label and the values by index; the label is NaN if the line is no record."""
-
-    label: float
-    entries: dict[int, float]
-
-
-NO_RECORD = Record(math.nan, {})
-
-
-def _record(line: bytes) -> Record:
-    """What stands in `label index:value index:value ... # comment`; no record if the line is
-    anything else, or a number in it is not finite."""
-    words = line.partition(b"#")[0].split()
-    try:
-        label = float(words[0])
-        pairs = [word.split(b":") for word in words[1:] if not word.startswith(b"qid:")]
-        entries = {int(index): float(value) for index, value in pairs}
-    except (ValueError, IndexError):
-        return NO_RECORD
-    rising = all(a < b for a, b in pairwise([-1, *entries, LARGEST_INDEX]))
-    finite = all(map(math.isfinite, (label, *entries.values())))
-    well_formed = rising and finite and len(entries) == len(pairs)
-    return Record(label, entries) if well_formed else NO_RECORD
-
-
 @dataclass(frozen=True)
 class LinesReader:
     """Records as the labels and indices of a run say: of a LIBSVM text, with labels or without."""
@@ -335,18 +433,18 @@ class LinesReader:
 
     def inputs(self, source: Any, keep: Sequence[str] | None = None) -> Inputs:
         require(not keep, f"keep={keep and keep[0]}: a LIBSVM text has no columns to carry over")
-        lines = _lines(_path(source))
-        records = [_record(_labelled(line)) for line in lines]
-        read = _stacked(_path(source), records)
+        lines = lines_of(_path(source))
+        records = [record_of(unlabelled(line)) for line in lines]
+        read = stacked(_path(source), records)
         form = self._form(read)
         outside = (read.indices < form.first) | (read.indices >= form.first + form.features)
         changed = {"index": int(outside.sum())} if outside.any() else {}
         return Inputs(_features(read, form), {}, changed, sum(r is NO_RECORD for r in records))
 
     def records(self, source: Any) -> Table:
-        lines = _read(_path(source))
+        lines = read_lines(_path(source))
         form = self._form(lines)
-        return _coded(lines, form)[0].rows(_known(lines, form))
+        return _coded(lines, form)[0].rows(known_lines(lines, form))
 
     def _form(self, lines: Lines) -> Form:
         first = _first([lines]) if self.first is None else self.first
@@ -369,20 +467,12 @@ def _path(source: Any) -> str:
     return os.fspath(source)
 
 
-def _labelled(line: bytes) -> bytes:
-    """The line with the label 0, whichever it has, if any."""
-    words = line.partition(b"#")[0].split()
-    try:
-        float(words[0])
-    except (ValueError, IndexError):
-        return b" ".join([b"0", *words])
-    return b" ".join([b"0", *words[1:]])
-
-
 SPEC = TaskSpec(
     "libsvm",
     libsvm,
-    Takes(files=True, l2=True, bounds=True, test_share=True),
+    Takes(files=True, l2=True, bounds=True, person=True, test_share=True),
+    load_client=libsvm_alone,
+    load_to_plan=libsvm_to_plan,
     measure=libsvm_measure,
     reader=LinesReader.of,
     own_files=True,

@@ -149,12 +149,9 @@ class LinearClients:
         features, targets, weights = self.features, self.targets, self.weights
         if self.minibatches:
             chosen, weights = self.minibatches.at(t)
-            index = chosen.reshape(*features.shape[:-2], -1, 1)
-            weights = weights.reshape(index.shape[:-1])
-            features, targets = (
-                torch.take_along_dim(features, index, -2),
-                torch.take_along_dim(targets, index, -2),
-            )
+            chosen = chosen.reshape(*features.shape[:-2], -1)
+            weights = weights.reshape(chosen.shape)
+            features, targets = _rows(features, chosen), _rows(targets, chosen)
         outputs = torch.einsum("...nf,...kf->...nk", features, self._matrix(x))
         residual = self.link.residual(outputs, targets) * weights[..., None]
         summed = torch.einsum("...nk,...nf->...kf", residual, features).flatten(-2)
@@ -287,6 +284,13 @@ def joined(tables: list[Table]) -> Table | None:
 def _matrix(x: Tensor, targets: Tensor, features: Tensor) -> Tensor:
     """W [..., outputs, features] of the flat x [..., d]."""
     return x.reshape(*x.shape[:-1], targets.shape[-1], features.shape[-1])
+
+
+def _rows(table: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen rows [..., batch] of the table [..., n, columns] of every client."""
+    first = torch.arange(0, table.shape[:-1].numel(), table.shape[-2]).reshape(*table.shape[:-2], 1)
+    whole = table.reshape(-1, table.shape[-1]).index_select(0, (chosen + first).flatten())
+    return whole.reshape(*chosen.shape, -1)
 
 
 def deal(

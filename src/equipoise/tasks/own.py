@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.made_up import Kind, kind_of
 from equipoise.tasks.network import PerExample, Records, measure, model_task
 from equipoise.tasks.own_data import (
+    Array,
     DataSet,
     Examples,
     check_arrays,
@@ -44,7 +45,8 @@ OF_RECORDS = (
     "pair, or a public test set or pool"
 )
 NOT_TO_BE_RELEASED = "not_to_be_released"  # an attribute of modules that were tuned at home
-GIVEN = ("model", "clients", "loss", "metric")
+GIVEN = ("model", "loss", "metric")  # besides clients, or the function client
+Only = int | Literal["nobody"] | None  # whose records are read: of one, of nobody, of all
 MAY_BE_GIVEN = (
     "test",
     "pool",
@@ -74,14 +76,14 @@ def own_task(
     error_name: str = "1 - metric",
     public: tuple[str, ...] | None = None,
     sizes_public: bool = False,
-    only: int | None = None,
+    only: Only = None,
     persons: Sequence[Any] | None = None,
 ) -> Task:
     """A task from a torch model and one data set per client.
 
     clients         torch data sets; pairs (inputs, targets) of tensors, NumPy arrays or pandas
                     frames; or functions without arguments that return one of these
-    only            load this client alone: the functions of the others are not called
+    only            load this client alone: the functions of the others are not called; or nobody
     persons         for each client, whose its records are: a name or number for each
     test, pool      the same, public: to measure on, and to train a model on that private training
     has to beat
@@ -107,16 +109,19 @@ def own_task(
         isinstance(clients, Sequence) and len(clients) >= 1,
         "clients is not a list with one data set per client",
     )
-    read = read_clients(clients, only, flat.dtype)
     records = None if test is None else read_public(test, "the test set", flat.dtype)
     public_pool = None if pool is None else read_public(pool, "the public pool", flat.dtype)
     if example is not None:
         declared = kinds_of_example(example, flat.dtype)
     else:
         declared = [kind_of(*given) for given in (records, public_pool) if given][:1]
+    if only == "nobody":
+        read = {0: _no_records(declared)}
+    else:
+        read = read_clients(clients, only, flat.dtype)
     kinds = _kinds_that_work(flat, loss, read, declared)
     data = fitted_clients(read, kinds, len(clients))
-    if all(examples.unreadable.all() for examples in data):
+    if only != "nobody" and all(examples.unreadable.all() for examples in data):
         raise no_kind(read)
     if records:
         _check_metric(flat, loss, metric, records)
@@ -149,11 +154,25 @@ def own_task(
         task = with_owners(task, _owners(persons, data, only))
     if only is None:
         return task
-    return replace(task, clients=task.clients.alone(only), number=len(clients))
+    alone = 0 if only == "nobody" else only
+    return replace(task, clients=task.clients.alone(alone), number=len(clients))
+
+
+def _no_records(declared: Sequence[Kind]) -> DataSet:
+    require(
+        bool(declared),
+        "the task says nothing public of what examples are like, and nobody's records are here: "
+        "give example=, one public (input, target) pair, or a public test set or pool",
+    )
+    kind = declared[0]
+    return DataSet(
+        Array(torch.zeros(0, *kind.shape, dtype=kind.dtype)),
+        Array(torch.zeros(0, *kind.target_shape, dtype=kind.target_dtype)),
+    )
 
 
 def _owners(
-    persons: Sequence[Any], data: Sequence[Examples], only: int | None
+    persons: Sequence[Any], data: Sequence[Examples], only: Only
 ) -> tuple[NDArray[np.int64], ...]:
     require(
         len(persons) == len(data),
@@ -328,8 +347,10 @@ def file_spec(path: str) -> TaskSpec:
     return TaskSpec(
         path,
         partial(task_file, path),
-        Takes(public_records=False),
+        Takes(files=True, public_records=False),
         load_client=partial(task_file, path),
+        load_to_plan=partial(task_file_to_plan, path),
+        deals=False,
         network=partial(network_of_file, path),
         own_files=True,
     )
@@ -343,9 +364,10 @@ def network_of_file(path: str, options: TaskOptions) -> nn.Module:
     return model
 
 
-def task_file(path: str, options: TaskOptions, only: int | None = None) -> Task:
-    """The task that a Python file defines by the names model, clients, loss, metric, and perhaps
-    test, pool, example, learning_rate, iterations, batch, error_name.
+def task_file(path: str, options: TaskOptions, only: Only = None) -> Task:
+    """The task that a Python file defines by the names model, loss, metric, and perhaps test, pool,
+    example, learning_rate, iterations, batch, error_name; and either by clients, or by a function
+    client(path), which makes a client's data set of the file or folder that it brings (`data`).
 
     It runs with torch seeded by the public seed: initial weights repeat.
     """
@@ -353,20 +375,60 @@ def task_file(path: str, options: TaskOptions, only: int | None = None) -> Task:
         options.split in (None, "random"),
         f"split={options.split!r}: {path} says itself which client holds what; leave it out",
     )
+    for option in ("test", "proxy"):
+        require(
+            not getattr(options, option),
+            f"{option} with task={path}, which brings its own public records: leave it out",
+        )
     given = _given(path, options.seed, GIVEN)
     chosen = {name: given[name] for name in (*GIVEN, *MAY_BE_GIVEN) if name in given}
     if options.batch is not None:
         chosen["batch"] = options.minibatch
-    task = own_task(**chosen, seed=options.seed, name=path, only=only)
-    number = task.number or len(task.clients.sizes)
+    clients = _clients(path, given, options)
+    if only == "nobody" and "clients" in given:
+        only = None
+    task = own_task(clients=clients, **chosen, seed=options.seed, name=path, only=only)
     require(
-        options.clients in (None, number),
-        f"clients={options.clients}: {path} has {number} clients; leave it out",
+        options.clients in (None, len(clients)),
+        f"clients={options.clients}: {path} has {len(clients)} clients; leave it out",
     )
     # The loss and the metric are in the code.
     code = np.frombuffer(Path(path).read_bytes(), dtype=np.uint8)
     records = np.frombuffer(bytes.fromhex(task.fingerprint), dtype=np.uint8)
     return replace(task, fingerprint=fingerprint([code, records]))
+
+
+def task_file_to_plan(path: str, options: TaskOptions) -> Task:
+    """The same task; where `client` makes a client's data of a path, without anybody's."""
+    return task_file(path, options, "nobody")
+
+
+def _clients(path: str, given: dict[str, Any], options: TaskOptions) -> Sequence[Any]:
+    """A data set for each, or a function that makes it."""
+    require(
+        ("clients" in given) != ("client" in given),
+        f"{path} defines {'both' if 'client' in given else 'no'} clients "
+        f"{'and' if 'client' in given else 'and no'} client: a task file gives clients, a list "
+        "with a data set for each, or client, a function that makes one of a path",
+    )
+    if "clients" in given:
+        require(
+            not options.data,
+            f"data with task={path}, which defines clients: leave it out, or define client, a "
+            "function that makes a data set of a path",
+        )
+        clients: Sequence[Any] = given["clients"]
+        return clients
+    require(
+        callable(given["client"]),
+        f"{path}: client is not a function that makes a data set of a path",
+    )
+    require(
+        bool(options.data or options.clients),
+        f"{path} defines client: give the path of each client's data (--data a b c)",
+    )
+    paths = options.data or ("",) * (options.clients or 0)
+    return [partial(given["client"], path) for path in paths]
 
 
 def _given(path: str, seed: int, names: tuple[str, ...]) -> dict[str, Any]:
@@ -376,8 +438,8 @@ def _given(path: str, seed: int, names: tuple[str, ...]) -> dict[str, Any]:
     missing = [name for name in names if name not in given]
     require(
         not missing,
-        f"{path} defines no {' and no '.join(missing)}: a task file gives model, clients, loss "
-        "and metric",
+        f"{path} defines no {' and no '.join(missing)}: a task file gives model, clients (or "
+        "client), loss and metric",
     )
     return given
 

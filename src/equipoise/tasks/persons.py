@@ -26,7 +26,8 @@ AT_ONCE = 2**23  # numbers in the gradients of persons that are formed together
 
 
 def numbered(names: Any, records: int) -> NDArray[np.int64]:
-    """The persons 0, 1, ... of a client's records, given a name for each."""
+    """The persons 0, 1, ... of records, given a name for each: in the order in which they first
+    occur, so that no name decides which number another has."""
     names = np.asarray(names)
     if names.shape != (records,):
         raise DataError(
@@ -35,8 +36,8 @@ def numbered(names: Any, records: int) -> NDArray[np.int64]:
         )
     if any(name is None or name != name or str(name).strip() == "" for name in names.tolist()):
         raise DataError("persons: some record of a client has no person; every record needs one")
-    _, numbers = np.unique(names.astype(str), return_inverse=True)
-    return numbers.astype(np.int64)
+    _, first, index = np.unique(names.astype(str), return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[index].astype(np.int64)
 
 
 def rows_of(owners: NDArray[np.int64], most: int) -> NDArray[np.int64]:

@@ -34,6 +34,33 @@ def pool_and_parts(
     ]
 
 
+def persons_dealt(
+    owners: Indices, options: TaskOptions, clients: int
+) -> tuple[Indices, list[Indices]]:
+    """The same for whole persons, given that of each record, a number from 0. Declared public are
+    as many as have `public_records` records; clients get equal numbers of the others."""
+    require(
+        options.split in (None, "random"),
+        f"split={options.split!r} with unit=person: whole persons are dealt at random; leave it "
+        "out",
+    )
+    counts = np.bincount(owners)
+    order = stream(options.seed, "public persons").permutation(len(counts))
+    enough = int(np.searchsorted(counts[order].cumsum(), options.public_records)) + 1
+    public = enough if options.public_records else 0
+    private, number = np.sort(order[public:]), options.clients or clients
+    require(
+        1 <= number <= len(private),
+        f"clients={number} with unit=person: there are {len(private)} persons to deal among them, "
+        "and every client needs one; give fewer clients",
+    )
+    client = np.full(len(counts), -1)
+    for i, part in enumerate(split_records(private, number, None, options.seed)):
+        client[private[part]] = i
+    of_record = client[owners]
+    return np.flatnonzero(of_record < 0), [np.flatnonzero(of_record == i) for i in range(number)]
+
+
 def split_records(
     labels: NDArray[np.int64], clients: int, split: str | None, seed: int
 ) -> list[Indices]:
@@ -129,14 +156,13 @@ class Minibatches:
     def at(self, t: int) -> tuple[Tensor, Tensor]:
         """The indices of the records in minibatch t and their weights, both [clients, batch];
         unused places weigh nothing."""
-        index, weights = torch.zeros(
-            2, len(self._sizes), min(self._batch, max(*self._sizes, 1)), dtype=torch.float64
-        )
+        shape = len(self._sizes), min(self._batch, max(*self._sizes, 1))
+        index, weights = np.zeros(shape, dtype=np.int64), np.zeros(shape)
         for i in range(len(self._sizes)):
             chosen = self.of(i, t)
-            index[i, : len(chosen)] = torch.from_numpy(chosen)
+            index[i, : len(chosen)] = chosen
             weights[i, : len(chosen)] = 1 / max(len(chosen), 1)
-        return index.long(), weights
+        return torch.from_numpy(index), torch.from_numpy(weights)
 
     def of(self, i: int, t: int) -> Indices:
         """The indices of the records in minibatch t of the i-th client here."""

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from equipoise.errors import InvalidValue
+from equipoise.errors import InvalidValue, require
 from equipoise.facts import Facts
 from equipoise.privacy.promise import Unit
 from equipoise.tasks.persons import held
@@ -192,7 +192,7 @@ class TaskOptions:
     groups       the column by which measures on public test records are told for each group
     unit         whose privacy is protected: if one record's, then no record may change the number
                  of the others
-    person       what says whose a record is: a column, or a file with a name for each record
+    person       what says whose a record is: a column, or a file with a name on each line
     """
 
     clients: int | None = None
@@ -350,12 +350,20 @@ def with_owners(task: Task, owners: Sequence[NDArray[np.int64]]) -> Task:
     )
 
 
+def alone(task: Task, client: int) -> Task:
+    """The task with one of its clients."""
+    number = len(task.clients.sizes)
+    require(0 <= client < number, f"client={client} is not one of the {number} clients, from 0")
+    return replace(task, clients=task.clients.alone(client), number=number)
+
+
 class Takes(NamedTuple):
     """Which options a task understands besides clients, split, batch and seed."""
 
     files: bool = False
     columns: bool = False
     bounds: bool = False
+    person: bool = False
     l2: bool = False
     public_records: bool = True
     test_share: bool = False
@@ -376,6 +384,7 @@ class TaskSpec:
     network       its module with initial weights, for tasks whose records that does not need; None:
                   as the loaded task has it
     own_files     whether private records come from files of the user
+    deals         whether it deals records that lie together to so many clients as are asked for
     pools_itself  whether a planner may take some of its records for public without being told:
                   only of a public benchmark
     """
@@ -390,6 +399,7 @@ class TaskSpec:
     reader: Callable[..., Any] | None = None
     network: Callable[[TaskOptions], nn.Module] | None = None
     own_files: bool = False
+    deals: bool = True
     pools_itself: bool = False
 
 

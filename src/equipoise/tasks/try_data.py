@@ -14,7 +14,10 @@ import numpy as np
 
 from equipoise.errors import DataError, printable, require
 from equipoise.tasks.bounds import Column, toml_key
+from equipoise.tasks.catalogue import task_spec
 from equipoise.tasks.csv import Coded, Model, code_cells, table_model
+from equipoise.tasks.libsvm import Form, declared, known_lines
+from equipoise.tasks.libsvm_text import Lines, read_lines, read_names
 from equipoise.tasks.table_file import NAMELESS, TableFile, check_header, read_table_file
 from equipoise.tasks.task import TaskOptions
 
@@ -128,18 +131,39 @@ def try_data(
     data: Path | Sequence[Path],
     *,
     bounds: Path,
-    label: str,
+    label: str | None = None,
+    task: str | None = None,
     person: str | None = None,
     ignore: str | Sequence[str] = (),
 ) -> Tried:
-    """What task csv makes of one's own file or files, for the owner's eyes: rows that are left out,
-    cells that are clipped or filled, categories that were not declared. Nothing is sent or saved.
+    """What task csv or libsvm makes of one's own file or files, for the owner's eyes: rows that are
+    left out, cells that are clipped or filled, categories that were not declared. Nothing is sent
+    or saved.
 
-    person   the column that says whose a row is, to count the rows of each
-    ignore   columns of the files that are left aside
+    task     which reads such files; None: the one for tables
+    label    the column to predict (task csv)
+    person   the column that says whose a row is, or the file that does (task libsvm), to count the
+             rows of each
+    ignore   columns of the files that are left aside (task csv)
     """
     paths, where = _several(data), os.fspath(bounds)
     require(len(paths) >= 1, "data is empty: give the files to try, before any flag")
+    takes = None if task is None else task_spec(task).takes
+    require(
+        takes is None or takes.columns or takes.bounds,
+        f"task={task}: tables (csv) and LIBSVM texts (libsvm) can be tried",
+    )
+    if takes and not takes.columns:
+        require(
+            label is None and not ignore,
+            f"label and ignore with task={task}, which has no columns: leave them out",
+        )
+        require(
+            person is None or len(paths) == 1,
+            f"person={person} with {len(paths)} files: try each with its own file of names",
+        )
+        form = declared(where)
+        return Tried(tuple(_tried_text(path, form, person) for path in paths))
     model = table_model(TaskOptions(bounds=where, label=label, ignore=_several(ignore)))
     require(person != label, f"person={person} is the label: give the column that names persons")
     return Tried(tuple(_tried(path, model, person, where) for path in paths))
@@ -169,9 +193,86 @@ def _tried(path: str, model: Model, person: str | None, bounds: str) -> TriedFil
         undeclared=tuple(name for name in others if name not in model.ignore),
         ignored=tuple(name for name in others if name in model.ignore),
     )
-    refused = _refused(tried, file.header, model, person)
+    refused = _refused(tried, file, model, person)
     look = (*_look_at_rows(tried, file), *_look_at_columns(tried, file, model, bounds))
     return replace(tried, refused=refused, look=look)
+
+
+def _tried_text(path: str, form: Form, person: str | None) -> TriedFile:
+    """What becomes of the lines of a LIBSVM text."""
+    try:
+        lines, names = read_lines(path), read_names(person) if person else []
+    except DataError as error:
+        return TriedFile(path, str(error))
+    known, record = known_lines(lines, form), ~np.isnan(lines.labels)
+    others = [f"{value:g}" for value in lines.labels[record & ~known]]
+    label = TriedColumn(
+        "label",
+        filled=int((~known).sum()),
+        unreadable=len(others),
+        clipped=0,
+        most_unreadable=dict(Counter(others).most_common(FEW)),
+    )
+    classes = {f"{each:g}": int((lines.labels == each).sum()) for each in form.classes}
+    tried = TriedFile(
+        path,
+        rows=len(known),
+        kept=int(known.sum()),
+        columns=(_indices(lines, form),),
+        label=label,
+        classes=classes,
+        persons=_persons(person, names) if person else None,
+    )
+    return replace(
+        tried,
+        refused=_refused_text(tried, names, person),
+        look=(*_look_at_text(tried, lines, form),),
+    )
+
+
+def _indices(lines: Lines, form: Form) -> TriedColumn:
+    outside = (lines.indices < form.first) | (lines.indices >= form.first + form.features)
+    some = len(lines.indices) > 0
+    return TriedColumn(
+        "index",
+        filled=0,
+        unreadable=0,
+        clipped=int(outside.sum()),
+        most_unreadable={},
+        smallest=float(lines.indices.min()) if some else None,
+        largest=float(lines.indices.max()) if some else None,
+    )
+
+
+def _refused_text(tried: TriedFile, names: Sequence[str], person: str | None) -> str:
+    if person and len(names) != tried.rows:
+        return (
+            f"person={person} has {len(names)} lines, and {tried.file} {tried.rows}: give one name "
+            "for each, in the same order"
+        )
+    if empty := sum(not name for name in names):
+        return f"person={person}: {empty} of its lines are empty; every line needs a name"
+    return "" if tried.kept else f"no line of {tried.file} has a declared label: none is left"
+
+
+def _look_at_text(tried: TriedFile, lines: Lines, form: Form) -> Iterator[str]:
+    (index,), label = tried.columns, tried.label
+    assert label is not None
+    if odd := int(np.isnan(lines.labels).sum()):
+        yield f"{odd} of {tried.rows} lines are no `label index:value ...`, and teach nothing"
+    if label.unreadable:
+        yield (
+            f"{label.unreadable} of {tried.rows} lines have a label that is not declared, and "
+            f"teach nothing: {_examples(label)}"
+        )
+    if index.clipped:
+        yield (
+            f"{index.clipped} of {len(lines.indices)} values are at an index beyond {form.first} "
+            f"to {form.first + form.features - 1}, and left out{_range(index)}"
+        )
+    for name, count in tried.classes.items():
+        if tried.kept and not count:
+            yield f"no line has the label {name}"
 
 
 def _column(column: Column, file: TableFile, coded: Coded) -> TriedColumn:
@@ -223,8 +324,9 @@ def _persons(column: str, cells: list[str]) -> Persons:
     )
 
 
-def _refused(tried: TriedFile, header: list[str], model: Model, person: str | None) -> str:
+def _refused(tried: TriedFile, file: TableFile, model: Model, person: str | None) -> str:
     """Why training would not take the file, or could learn nothing from it."""
+    header = file.header
     if person and person not in header:
         return f"person={person} is no column of {tried.file}, which has {_printed(header)}"
     names = [*model.names, *([person] if person and person not in model.names else [])]
@@ -232,6 +334,8 @@ def _refused(tried: TriedFile, header: list[str], model: Model, person: str | No
         check_header(tried.file, header, names, model.ignore)
     except DataError as error:
         return str(error)
+    if person and (empty := sum(not cell.strip() for cell in file.cells[person])):
+        return f"person={person}: {empty} rows of {tried.file} have none; every row needs one"
     return "" if tried.kept else f"no row of {tried.file} has a declared label: none is left"
 
 
