@@ -1,5 +1,5 @@
-"""`train --config FILE`: settings from a TOML file, as flags that stand behind those of the
-user.
+"""`--config FILE` of train and audit: settings from a TOML file, as flags that stand behind those
+of the user.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ from equipoise.errors import InvalidValue
 
 def with_config(words: list[str]) -> list[str]:
     """The words of the command, with the file's settings added where no flag says otherwise."""
-    if words[:1] != ["train"]:
+    if words[:1] not in (["train"], ["audit"]):
         return words
     path = _value(words, "--config")
     if path is None:

@@ -1,11 +1,11 @@
 """Where the command speaks: results on standard output, everything else on standard error."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from math import isfinite
 from time import monotonic
-from typing import Annotated, NoReturn, Protocol
+from typing import TYPE_CHECKING, Annotated, NoReturn, Protocol
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -13,6 +13,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 from equipoise.describe import duration
+
+if TYPE_CHECKING:
+    from equipoise.fleets import Round
 
 errors = Console(stderr=True)
 FIRST_LINE, NEXT_LINE = 10.0, 60.0  # seconds until a line is said where there is no terminal
@@ -74,6 +77,14 @@ def progress_bar(what: str) -> Iterator[Show]:
     with bar:
         task = bar.add_task(what, total=1.0)
         yield show
+
+
+def watched(rounds: "Iterable[Round]", total: int) -> "Iterator[Round]":
+    """The rounds of a training, shown while they are made."""
+    with progress_bar("training") as show:
+        for round in rounds:
+            show(round.number / total, f"round {round.number} of {total}")
+            yield round
 
 
 def one_thread() -> None:

@@ -98,11 +98,20 @@ def data_bounds(
 
 @data.command(name="try")
 def data_try(
-    *files: Annotated[str, Parameter(help="your own CSV or Parquet files")],
-    bounds: Annotated[Path, Parameter(help="TOML file with public bounds of every column")],
-    label: Annotated[str, Parameter(help="the column to predict")],
+    *files: Annotated[str, Parameter(help="your own CSV or Parquet files, or LIBSVM texts")],
+    bounds: Annotated[
+        Path, Parameter(help="TOML file with public bounds of every column, or of index and label")
+    ],
+    label: Annotated[str | None, Parameter(help="the column to predict (task csv)")] = None,
+    task: Annotated[
+        str | None, Parameter(help="the task that reads them: csv, the default, or libsvm")
+    ] = None,
     person: Annotated[
-        str | None, Parameter(help="the column that says whose a row is: counts the rows of each")
+        str | None,
+        Parameter(
+            help="the column that says whose a row is, or the file that does, with a name on each "
+            "line (task libsvm): counts the rows of each"
+        ),
     ] = None,
     ignore: Annotated[
         tuple[str, ...],
@@ -112,8 +121,8 @@ def data_try(
     ] = (),
     json: Json = False,
 ) -> None:
-    """Read your own CSV or Parquet files as training would, and say what becomes of them: rows that
-    are left out, cells that are clipped or filled, categories that were not declared.
+    """Read your own files as training would, and say what becomes of them: rows that are left out,
+    cells that are clipped or filled, categories that were not declared.
 
     For the owner's eyes only. Nothing is sent or saved. The exit code is 0 if all is fine, 1 if
     there is something that a person should look at, 2 if a file cannot be used.
@@ -122,7 +131,7 @@ def data_try(
     """
     from equipoise.tasks.try_data import try_data
 
-    tried = try_data(files, bounds=bounds, label=label, person=person, ignore=ignore)
+    tried = try_data(files, bounds=bounds, label=label, task=task, person=person, ignore=ignore)
     print(tried.to_json() if json else tried)
     if tried.code:
         sys.exit(tried.code)

@@ -2,6 +2,7 @@
 heading.
 """
 
+from copy import copy
 from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Group, Parameter
@@ -42,7 +43,12 @@ def with_flags(model: type[Value]) -> type[Value]:
         if heading is None:
             parameter = Parameter(show=False, parse=False)
         annotation = Annotated[field.annotation, *field.metadata, parameter]  # type: ignore[name-defined]
-        fields[name] = (annotation, field)
+        if name == "epsilon":  # which may follow from --max-tpr and --fpr
+            optional = copy(field)
+            optional.default = None
+            fields[name] = (annotation | None, optional)
+        else:
+            fields[name] = (annotation, field)
     for name, option in algorithm_options().items():
         shown = Field(None, description=_help(option))
         fields[name] = (Annotated[_kind(option) | None, Parameter(group=GROUPS[LEARNING])], shown)

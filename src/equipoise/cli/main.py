@@ -12,12 +12,18 @@ from cyclopts import App, CycloptsError, MissingArgumentError, UnusedCliTokensEr
 from pydantic import ValidationError
 
 from equipoise.cli.account import account
+from equipoise.cli.audit import audit
 from equipoise.cli.config import flag_of, with_config
 from equipoise.cli.console import fail, say
 from equipoise.cli.data import data
+from equipoise.cli.federation import federation
+from equipoise.cli.guarantee import guarantee
+from equipoise.cli.keys import keys
+from equipoise.cli.ledger import ledger
 from equipoise.cli.plan import plan
 from equipoise.cli.predict import adapt, predict
 from equipoise.cli.report import report
+from equipoise.cli.silo import silo
 from equipoise.cli.store import store
 from equipoise.cli.sweep import sweep
 from equipoise.cli.train import evaluate, show, train
@@ -31,10 +37,26 @@ app = App(
     version=version("equipoise"),
     suppress_keyboard_interrupt=False,  # main says what an interrupt cost
 )
-for command in (plan, train, show, evaluate, predict, adapt, sweep, report, account):
+for command in (
+    plan,
+    train,
+    show,
+    guarantee,
+    evaluate,
+    predict,
+    adapt,
+    sweep,
+    report,
+    account,
+    audit,
+):
     app.command(command)
 app.command(data)
+app.command(ledger)
 app.command(store)
+app.command(silo)
+app.command(federation)
+app.command(keys)
 app.register_install_completion_command(help="Complete commands and flags in this shell.")
 
 

@@ -18,7 +18,7 @@ QuestionFlags = with_flags(Question)
 
 def plan(
     *,
-    question: Annotated[QuestionFlags, Parameter(name="*")],  # type: ignore[valid-type]
+    question: Annotated[QuestionFlags | None, Parameter(name="*")] = None,  # type: ignore[valid-type]
     json: Json = False,
     alone: Annotated[
         Path | None,
@@ -47,7 +47,7 @@ def plan(
         folder = save_plot.parent
         require(folder.is_dir(), f"save_plot={save_plot}: there is no folder {folder}; make it")
     asked = plain(Question, question)
-    require(asked is not None, "epsilon is missing: give a budget")
+    require(asked is not None, "epsilon is missing: give epsilon, or max_tpr and fpr")
     assert asked
     own = _at_home(asked, alone) if alone else None
     try:

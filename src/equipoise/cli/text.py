@@ -1,7 +1,9 @@
 """Results, plans, data sets and sweeps for a terminal: tables by rich."""
 
 import json
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -18,6 +20,8 @@ from equipoise.settings import Run
 if TYPE_CHECKING:
     from equipoise.privacy.accountants import Comparison
     from equipoise.privacy.events import Account
+    from equipoise.privacy.foreign.report import Spending
+    from equipoise.privacy.ledger_books import Charged, Standing
 
 TIGHT: dict[str, Any] = {"box": SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False}
 
@@ -148,6 +152,49 @@ def accounts_table(accounts: "Sequence[Account]") -> Table:
         values = epsilons if sampled else (account.mu, account.epsilon)
         shown = map(number, (account.sensitivity, account.sigma, *values))
         table.add_row(account.events[0].neighbours, *shown)
+    return table
+
+
+def spending_table(spends: "Sequence[Spending]") -> Table:
+    """What a job spends under each relation, and what an attacker may find."""
+    table = Table(**TIGHT)
+    exact = all(spending.exact for spending in spends)
+    gaussian = any(spending.mu is not None for spending in spends)
+    bounded = not exact and any(spending.epsilon_lower for spending in spends)
+    headings = ["mu"] * gaussian + ["epsilon" if exact else "epsilon at most"]
+    headings += ["at least"] * bounded
+    table.add_column("neighbours", no_wrap=True)
+    for heading in (*headings, *["found at 1% false alarms"] * gaussian):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for spending in spends:
+        values = [spending.mu] * gaussian + [spending.epsilon]
+        values += [spending.epsilon_lower] * bounded
+        shown = ["" if value is None else number(value) for value in values]
+        rate = "" if spending.tpr is None else f"{spending.tpr:.1%}"
+        table.add_row(spending.neighbours, *shown, *[rate] * gaussian)
+    return table
+
+
+def ledger_table(runs: "Sequence[Charged]", standings: "Sequence[Standing]") -> Table:
+    """The runs of a ledger, each with its epsilon at the delta of a cap that it is charged to."""
+    table = Table(**TIGHT)
+    for heading in ("run", "since", "unit"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("rounds", "", "mu", "epsilon"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("about")
+    for run in runs:
+        charged = [standing for standing in standings if standing.counts(run)]
+        table.add_row(
+            run.name[:16],
+            run.when[:10],
+            run.cost.unit,
+            f"{run.released} of {run.cost.rounds}",
+            "open" if run.open else "closed",
+            number(math.sqrt(run.row.mu2)),
+            number(charged[0].epsilon(Fraction(run.row.mu2))),
+            " ".join(str(run.about[name]) for name in ("task", "algorithm") if name in run.about),
+        )
     return table
 
 

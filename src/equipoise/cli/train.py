@@ -11,36 +11,38 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from equipoise.cli.console import Json, json_number, one_thread, output, progress_bar, say
+from equipoise.cli.console import Json, json_number, one_thread, output, say, watched
 from equipoise.cli.flags import plain, with_flags
 from equipoise.cli.text import diagnostics, groups_table
 from equipoise.describe import measure_lines, result_lines
 from equipoise.errors import EquipoiseError, InvalidValue, require
 from equipoise.measures import Measures
+from equipoise.origin import Told, read_about
 from equipoise.planning.plan import read_plan
 from equipoise.result import Result
 from equipoise.settings import Settings
 
 if TYPE_CHECKING:
+    from equipoise.charging import Budget
     from equipoise.fleets import Round
     from equipoise.saved import Claim
 
 SettingsFlags = with_flags(Settings)
+ConfigFile = Annotated[
+    Path | None,
+    Parameter(help="TOML file with settings, like a sweep's but without lists; flags override it"),
+]
+PlanFile = Annotated[
+    Path | None,
+    Parameter(help="a plan that `equipoise plan --json` wrote, instead of the settings"),
+]
 
 
 def train(
     *,
     settings: Annotated[SettingsFlags | None, Parameter(name="*")] = None,  # type: ignore[valid-type]
-    config: Annotated[
-        Path | None,
-        Parameter(
-            help="TOML file with settings, like a sweep's but without lists; flags override it"
-        ),
-    ] = None,
-    plan: Annotated[
-        Path | None,
-        Parameter(help="a plan that `equipoise plan --json` wrote, instead of the settings"),
-    ] = None,
+    config: ConfigFile = None,
+    plan: PlanFile = None,
     anyway: Annotated[
         bool, Parameter(negative=(), help="train although the plan says not to")
     ] = False,
@@ -55,15 +57,46 @@ def train(
     out: Annotated[
         Path | None,
         Parameter(
-            help="new folder for the result, the model, guarantee.md and the curve; a run that was "
-            "killed goes on from its last round when the same command is started again"
+            help="new folder for the result, the model, its guarantee and the curve; a run that "
+            "was killed goes on from its last round when the same command is started again"
         ),
     ] = None,
     log: Annotated[
         str | None,
         Parameter(
-            help="csv or tensorboard: write the curve for other programs, too, into the folder of "
-            "--out: figures on public records alone"
+            help="csv, tensorboard or mlflow: write the curve for other programs, too, into the "
+            "folder of --out: figures on public records alone"
+        ),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        Parameter(
+            help="file that counts what all runs on these records tell together, made if need be: "
+            "this run is admitted whole before its first step, or refused"
+        ),
+    ] = None,
+    cap_epsilon: Annotated[
+        float | None,
+        Parameter(
+            help="the most that all runs of the ledger may spend on one unit, of the kind of this "
+            "run; the first run needs it, later ones may leave it out"
+        ),
+    ] = None,
+    cap_delta: Annotated[
+        float | None, Parameter(help="delta of that cap, the same for all runs together")
+    ] = None,
+    about: Annotated[
+        Path | None,
+        Parameter(
+            help="TOML file with what only you can say, for the statement: purpose, controller, "
+            "contact, retention (all optional; docs/statement.md)"
+        ),
+    ] = None,
+    salt: Annotated[
+        Path | None,
+        Parameter(
+            help="file of 32 random bytes, made if need be: the result notes fingerprints of the "
+            "data files under this salt, which you keep, and give to nobody"
         ),
     ] = None,
     client_log: Annotated[
@@ -78,36 +111,50 @@ def train(
     Example: equipoise train --task breast-cancer --epsilon 2 --clip 1 --local-steps 4 --trust
     secure-aggregation
     """
-    chosen = _chosen(plain(Settings, settings), plan, anyway)
+    chosen = chosen_settings(plain(Settings, settings), plan, anyway)
     if client_log:
         _keep_client_log(client_log)
     if dry_run:
-        _tell_beforehand(chosen, out, json)
+        _tell_beforehand(chosen, out, (ledger, cap_epsilon, cap_delta), json)
         return
+    from equipoise.charging import budget_of
     from equipoise.saved import check_log, claimed
 
+    beforehand = Told(read_about(about) if about else None, salt=salt)
+    if plan:
+        beforehand = beforehand.planned(plan.read_bytes(), read_plan(plan).public)
+    budget = budget_of(ledger, cap_epsilon, cap_delta)
     require(out is not None or log is None, f"log={log} needs a folder to write into: give --out")
     check_log(log)
     with claimed(out) if out else nullcontext() as claim:
-        result = _trained(chosen, claim)
+        result = _trained(chosen, claim, budget, beforehand)
         try:
             if claim:
                 missing = claim.save(result, log)
                 say(f"saved in {out}" + (f"; {missing}" if missing else ""))
         finally:  # a disk may be full: what was spent is told all the same
             tell(result, json)
+            for standing in budget.standings() if budget else ():
+                say(f"ledger      {standing}")
     if result.failed:
         sys.exit(1)
 
 
-def _tell_beforehand(settings: Settings, out: Path | None, json: bool) -> None:
+def _tell_beforehand(
+    settings: Settings,
+    out: Path | None,
+    budget: tuple[Path | None, float | None, float | None],
+    json: bool,
+) -> None:
     one_thread()
     from equipoise.estimate import dry_run
     from equipoise.saved import check_free
 
     if out:
         check_free(out)
-    dry, console = dry_run(settings), output()
+    ledger, epsilon, delta = budget
+    dry = dry_run(settings, ledger=ledger, cap_epsilon=epsilon, cap_delta=delta)
+    console = output()
     if json:
         print(dry.to_json())
         return
@@ -115,28 +162,29 @@ def _tell_beforehand(settings: Settings, out: Path | None, json: bool) -> None:
         console.print(line, style="bold red" if number < len(dry.result.notices) else None)
 
 
-def _trained(settings: Settings, claim: "Claim | None") -> Result:
+def _trained(
+    settings: Settings, claim: "Claim | None", budget: "Budget | None", beforehand: Told
+) -> Result:
     def watch(rounds: "Iterable[Round]", total: int) -> "Iterable[Round]":
         if claim and claim.begun:
             say(f"goes on after round {claim.begun} of {total}, nothing is spent twice")
-        with progress_bar("training") as show:
-            for round in rounds:
-                show(round.number / total, f"round {round.number} of {total}")
-                yield round
+        return watched(rounds, total)
 
     try:
         one_thread()
         from equipoise.training import train_within
 
-        return train_within(claim, settings, watch)
+        return train_within(claim, settings, watch, budget, beforehand)
     except KeyboardInterrupt as stop:
         cost = "nothing was saved, and nothing left this process: no budget is spent"
+        if budget:
+            cost += ", but what the ledger wrote down of the run stays there"
         if claim and claim.keep:
             cost = "the run stands where it stood; start the same again to go on from there"
         raise KeyboardInterrupt(str(stop) or cost) from None
 
 
-def _chosen(settings: Settings | None, plan: Path | None, anyway: bool) -> Settings:
+def chosen_settings(settings: Settings | None, plan: Path | None, anyway: bool) -> Settings:
     if plan:
         require(
             settings is None,

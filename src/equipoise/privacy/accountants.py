@@ -97,7 +97,12 @@ def zcdp_improved(event: Event, delta: float) -> Claim:
     """The same rho, and the conversion of Canonne, Kamath and Steinke, "The discrete Gaussian for
     differential privacy", 2020, Proposition 12, at the best order: rho-zCDP is (alpha, rho
     alpha)-RDP for every alpha > 1. Every order holds, so that a poor minimum would only cost."""
-    rho = _rho(event)
+    epsilon, order = improved_conversion(_rho(event), delta)
+    return Claim(epsilon, _with_sampling(event, f"order {order:.4g}"))
+
+
+def improved_conversion(rho: float, delta: float) -> tuple[float, float]:
+    """The epsilon of rho-zCDP at delta, and the order that gives it."""
     middle = math.log(math.sqrt(-math.log(delta) / rho))  # the best order of the classic conversion
 
     def epsilon(log_excess: float) -> float:
@@ -105,8 +110,7 @@ def zcdp_improved(event: Event, delta: float) -> Claim:
         return rho * alpha + math.log1p(-1 / alpha) - math.log(delta * alpha) / (alpha - 1)
 
     best = minimize_scalar(epsilon, bounds=(middle - 3, middle + 3), method="bounded")
-    order = 1 + math.exp(best.x)
-    return Claim(max(0.0, float(best.fun)), _with_sampling(event, f"order {order:.4g}"))
+    return max(0.0, float(best.fun)), 1 + math.exp(best.x)
 
 
 def rdp_classic(event: Event, delta: float) -> Claim:

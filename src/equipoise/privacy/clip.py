@@ -2,8 +2,11 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from equipoise.errors import require
@@ -130,7 +133,24 @@ def average(releases: Tensor, lattice: Lattice, weights: Weights = None) -> Tens
     step = torch.where(gamma > 0, gamma, 1.0) * 2.0**BITS
     wraps = (total / step).round()
     total = torch.where(gamma > 0, total - wraps * step, total)
-    return total / releases.shape[-2] if weights is None else total * max(weights)
+    return mean_of_sum(total, releases.shape[-2], weights)
+
+
+def whole_steps(release: Tensor, gamma: float) -> NDArray[np.uint32]:
+    """A release of one client as whole numbers of steps, modulo 2^32, which is as long as a
+    lattice is made to be."""
+    steps: NDArray[np.uint32] = (release / gamma).round().to(torch.int64).numpy().astype(np.uint32)
+    return steps
+
+
+def of_steps(steps: NDArray[Any], gamma: float) -> Tensor:
+    """The vector of so many steps, each nearer to zero than to 2^32, in float64."""
+    return torch.from_numpy(steps.astype(np.int32).astype(np.float64)) * gamma
+
+
+def mean_of_sum(total: Tensor, clients: int, weights: Weights) -> Tensor:
+    """The mean release, given the sum of what clients sent, who sent w_i / max w of theirs."""
+    return total / clients if weights is None else total * max(weights)
 
 
 def own_lattice(reach: float | Tensor, sigma: float | Tensor) -> Lattice:
@@ -166,12 +186,12 @@ def clip(update: Tensor, C: float | Tensor) -> Tensor:
     which is what the noise is made for: so the threshold is C less what rounding can add, and half
     precision is widened to float32.
     """
-    wide = torch.promote_types(update.dtype, torch.float32)
-    threshold = C * (
-        1 - torch.finfo(wide).eps * (8 + math.log2(update.shape[-1])) - _EPS * update.shape[-1]
-    )
+    wide, d = torch.promote_types(update.dtype, torch.float32), update.shape[-1]
+    share = 1 - torch.finfo(wide).eps * (8 + math.log2(d)) - _EPS * d
+    least = torch.finfo(wide).tiny * torch.finfo(wide).eps  # between the smallest numbers
+    threshold = _double(C * share - least * math.sqrt(d) / 2).clamp_min(0.0)
     length = torch.linalg.vector_norm(update, dim=-1, keepdim=True, dtype=torch.float64)
-    if bool((length < _ORDINARY).all()) and bool((_double(threshold) > 1 / _ORDINARY).all()):
+    if bool((length < _ORDINARY).all()) and bool((threshold > 1 / _ORDINARY).all()):
         factor: Tensor = (threshold / length).clamp(max=1.0).to(wide)
         return update.to(wide) * factor
     largest = update.abs().amax(-1, keepdim=True).double().clamp_min(_SMALLEST)

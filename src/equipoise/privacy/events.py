@@ -87,6 +87,14 @@ class Account(NamedTuple):
             return self.epsilon
         return max(self.epsilons_lower) if self.epsilons_lower else None
 
+    def of_client(self, client: int) -> "Account":
+        """What this one of the clients releases and spends."""
+        if len(self.events) == 1:
+            return self
+        lowers = self.epsilons_lower and (self.epsilons_lower[client],)
+        own = (self.events[client],), (self.epsilons[client],)
+        return Account(*own, self.exact, self.follows_from, lowers)
+
     @property
     def mu(self) -> float | None:
         """The Gaussian-DP parameter of the run; None where records are sampled."""

@@ -39,21 +39,35 @@ def _mills(x: float) -> float:
 
 def log_delta(epsilon: float, mu: float) -> float:
     """An upper bound of log delta(epsilon) of a mu-GDP mechanism, at most about 1e-11 above it."""
-    a, b = epsilon / mu - mu / 2, epsilon / mu + mu / 2
+    a = epsilon / mu - mu / 2
     if a > 40:  # delta <= Phi(-a) <= e^(-a^2/2), below every positive float
         return -a * a / 2
+    computed, rounding = _log_delta(epsilon, mu)
+    return min(0.0, computed + rounding)
+
+
+def log_delta_at_least(epsilon: float, mu: float) -> float:
+    """A lower bound of log delta(epsilon), as close."""
+    if epsilon / mu - mu / 2 > 40:
+        return -math.inf
+    computed, rounding = _log_delta(epsilon, mu)
+    return computed - rounding
+
+
+def _log_delta(epsilon: float, mu: float) -> tuple[float, float]:
+    """As it is computed, and what rounding of mu, a, b and of the special functions can change."""
+    a, b = epsilon / mu - mu / 2, epsilon / mu + mu / 2
     if mu < 0.5:  # M(a) - M(b) would cancel
         x = a + mu * _NODES
         difference = mu * float(
             _WEIGHTS @ (1 - x * math.sqrt(math.pi / 2) * erfcx(x / math.sqrt(2)))
         )
-        exact = math.log(difference) - a * a / 2 - _LOG_SQRT_2PI
+        computed = math.log(difference) - a * a / 2 - _LOG_SQRT_2PI
     elif a >= 0:
-        exact = math.log(_mills(a) - _mills(b)) - a * a / 2 - _LOG_SQRT_2PI
+        computed = math.log(_mills(a) - _mills(b)) - a * a / 2 - _LOG_SQRT_2PI
     else:  # here delta > 0.1: nothing cancels, while M(a) could overflow
-        exact = math.log(float(ndtr(-a)) - math.exp(-a * a / 2 - _LOG_SQRT_2PI) * _mills(b))
-    # What rounding of mu, a, b and of the special functions can take away.
-    return min(0.0, exact + 2.0**-48 * (1 + a * a + (1 + abs(a)) * b))
+        computed = math.log(float(ndtr(-a)) - math.exp(-a * a / 2 - _LOG_SQRT_2PI) * _mills(b))
+    return computed, 2.0**-48 * (1 + a * a + (1 + abs(a)) * b)
 
 
 def _outermost(safe: float, unsafe: float, is_safe: Callable[[float], bool]) -> float:

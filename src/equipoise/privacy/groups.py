@@ -29,7 +29,14 @@ def together(account: Account, delta: float, units: int) -> Together:
             for event in set(account.events)
         ]
         return Together(units, max(spent), delta)
-    epsilon = account.epsilon
+    return by_steps(account.epsilon, delta, units)
+
+
+def by_steps(epsilon: float, delta: float, units: int) -> Together:
+    """From neighbour to neighbour, whatever was released: k epsilon, at delta (e^(k epsilon) - 1) /
+    (e^epsilon - 1)."""
+    if epsilon == 0:
+        return Together(units, 0.0, min(1.0, units * delta))
     if units * epsilon > 700:  # e^700 overflows: nothing is hidden by then
         return Together(units, math.inf, 1.0)
     grown = delta * math.expm1(units * epsilon) / math.expm1(epsilon)

@@ -49,6 +49,7 @@ class NoisyGradient:
     C          the clip of each record's gradient
     lattice    where the noised sum lies; None: nobody sees a sum by itself, and the noise is a
                normal number in double precision
+    largest    how many records the largest client has, where it is not here
 
     A record is in the sample by a secret coin of its own, so neither the sample nor its size is
     known to anybody. Every record's gradient is clipped to so much less than C that rounding the
@@ -61,6 +62,7 @@ class NoisyGradient:
     rates: tuple[float, ...]
     noise: NoiseSource
     lattice: Lattice | None
+    largest: int | None = None
 
     def __post_init__(self) -> None:
         for client, (size, rate) in enumerate(zip(self.clients.sizes, self.rates, strict=True)):
@@ -75,7 +77,7 @@ class NoisyGradient:
         client alone at x [d]."""
         draw = int(2**52 * self.noise.uniforms(_DRAWS + t, (1, 1)).flat[0])
         gamma = 0.0 if self.lattice is None else self.lattice.gamma
-        C = inner_clip(self.C, gamma, x.shape[-1], max(self.clients.sizes))
+        C = inner_clip(self.C, gamma, x.shape[-1], self._largest)
         total = self.clients.clipped_sum(x, self._sample(x, t), C, draw).double()
         if self.lattice is not None:
             total = on_lattice(total, self.sigma, self.lattice, self.noise, t + 1)
@@ -88,8 +90,12 @@ class NoisyGradient:
     def _sample(self, x: Tensor, t: int) -> Tensor | None:
         if all(rate == 1 for rate in self.rates):
             return None
-        coins = torch.tensor(self.noise.uniforms(t + 1, (*x.shape[:-1], max(self.clients.sizes))))
-        return coins < _column(self.rates, x)
+        coins = torch.tensor(self.noise.uniforms(t + 1, (*x.shape[:-1], self._largest)))
+        return (coins < _column(self.rates, x))[..., : max(self.clients.sizes)]
+
+    @property
+    def _largest(self) -> int:
+        return self.largest or max(self.clients.sizes)
 
 
 def _column(numbers: Sequence[float], x: Tensor) -> Tensor:

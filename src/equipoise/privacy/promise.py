@@ -36,6 +36,11 @@ def too_large(delta: float, units: int) -> bool:
     return delta >= 1 / units
 
 
+def check_given(epsilon: object) -> None:
+    """Refuse settings without a budget, which the command's flags may leave out."""
+    require(epsilon is not None, "epsilon is missing: give epsilon, or max_tpr and fpr")
+
+
 def check_budget(epsilon: float, delta: float) -> None:
     """Refuse an (epsilon, delta) that is not a budget."""
     require(

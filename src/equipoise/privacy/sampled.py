@@ -14,6 +14,8 @@ steps together raise it by more than h sqrt(T ln(1/eta) / 2) only with probabili
 (Hoeffding's inequality). With D the sum of both, delta_grid(epsilon) <= delta(epsilon - D) + eta:
 the exact epsilon at delta is at least that of the grid at delta + eta, less D. The grid is refined
 until D is at most TOLERANCE of epsilon.
+
+All deltas of it together are what `least_gaussian` compares with those of one Gaussian release.
 """
 
 import math
@@ -22,7 +24,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from equipoise.errors import InvalidValue, require
-from equipoise.privacy.gaussian import epsilon_spent, noise_sigma
+from equipoise.privacy.gaussian import epsilon_spent, log_delta_at_least, noise_sigma
 from equipoise.privacy.job import quiet_library
 from equipoise.privacy.promise import OVER_CLIP, Neighbours, check_budget
 
@@ -42,6 +44,11 @@ _CUT = 2e-15
 # Below it sampling is not counted: losses grow beyond what a grid can hold.
 LEAST_NOISE = 0.1
 _KNOWN = ("replace-one", "add-remove")
+_CELLS = 4096  # of epsilon, in which deltas are compared
+_MOST_MU = 100.0
+# A delta at which a profile is about as fine as a curve can be seen, and where it ends: there
+# alpha is too small to matter.
+_USUAL, _RAREST = 1e-3, 1e-9
 
 
 class Sampled(NamedTuple):
@@ -51,6 +58,50 @@ class Sampled(NamedTuple):
     steps: int
     rate: float
     neighbours: Neighbours
+
+    @property
+    def kinds(self) -> int:
+        return 1
+
+    def events(self) -> list[Any]:
+        """In dp-accounting's words. It takes sigma/C under both neighbours."""
+        from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+        step = PoissonSampledDpEvent(self.rate, GaussianDpEvent(self.noise))
+        return [SelfComposedDpEvent(step, self.steps)]
+
+
+class Several(NamedTuple):
+    """Steps of several kinds, composed with each other and with Gaussian releases, which are one:
+    `whole` is its sigma/C, infinite where there is none."""
+
+    parts: tuple[Sampled, ...]
+    whole: float
+    neighbours: Neighbours
+
+    @property
+    def noise(self) -> float:
+        """The least of any, where losses are furthest apart."""
+        return min(self.whole, *(part.noise for part in self.parts))
+
+    @property
+    def steps(self) -> int:
+        """Losses that are moved to a grid: the Gaussian releases are one."""
+        return sum(part.steps for part in self.parts) + (self.whole < math.inf)
+
+    @property
+    def rate(self) -> float:
+        return min(part.rate for part in self.parts)
+
+    @property
+    def kinds(self) -> int:
+        return len(self.parts) + (self.whole < math.inf)
+
+    def events(self) -> list[Any]:
+        from dp_accounting import GaussianDpEvent
+
+        gaussian = [GaussianDpEvent(self.whole)] if self.whole < math.inf else []
+        return [*gaussian, *(event for part in self.parts for event in part.events())]
 
 
 class Bounds(NamedTuple):
@@ -83,7 +134,11 @@ def sampled_bounds(
         return Bounds(whole, whole)
     if noise < LEAST_NOISE:
         return Bounds(0.0, whole)
-    what = Sampled(noise, steps, rate, neighbours)
+    return refined(Sampled(noise, steps, rate, neighbours), whole, delta)
+
+
+def refined(what: Sampled | Several, whole: float, delta: float) -> Bounds:
+    """Both bounds on a grid that is fine enough; `whole` is what is spent without sampling."""
     upper, grid, wanted = whole, 2 * _COARSEST, _COARSEST
     while upper > 0 and grid > wanted:
         grid = min(grid / 2, wanted)
@@ -92,7 +147,84 @@ def sampled_bounds(
     return Bounds(min(_lower(what, delta, grid), upper), upper)
 
 
-def grid_of(what: Sampled, epsilon: float, delta: float) -> float:
+def total_variation(noise: float, steps: int, rate: float, neighbours: Neighbours) -> float:
+    """delta at epsilon = 0, an upper bound: no attack has a larger TPR - FPR."""
+    _check(steps, rate, neighbours)
+    composed = _composed(Sampled(noise, steps, rate, neighbours), _COARSEST)
+    return min(1.0, float(composed.get_delta(0.0)) + steps * _ROUNDING)
+
+
+@lru_cache(maxsize=256)
+def least_gaussian(noise: float, steps: int, rate: float, delta0: float) -> float:
+    """The least mu of which one Gaussian release tells all that `steps` steps do under replace-one,
+    but for delta0: delta(epsilon) <= (1 - delta0) delta_mu(epsilon) + delta0 for every epsilon >=
+    0. Infinite where no grid shows that there is one.
+
+    Both sides fall with epsilon. So a cell of a grid of epsilons is in order if the left side at
+    its beginning is at most the right side at its end; and beyond the last cell the left side is at
+    most delta0.
+    """
+    _check(steps, rate, "replace-one")
+    what = Sampled(noise, steps, rate, "replace-one")
+    rounded = steps * _ROUNDING
+    if noise < LEAST_NOISE or rounded > delta0 / 2:
+        return math.inf
+    middle = min(1e4 * delta0, 0.1)  # a delta at which rows are used
+    grid = grid_of(what, sampled_epsilon(noise, steps, rate, middle, "replace-one"), middle)
+    last = _epsilon(_composed(what, grid), delta0 - rounded)
+    if last == math.inf:
+        return math.inf
+    ends = [last * cell / _CELLS for cell in range(_CELLS + 1)]
+    deltas = [float(delta) + rounded for delta in _composed(what, grid).get_delta(ends[:-1])]
+    mu = 0.0
+    for end, delta in zip(ends[1:], deltas, strict=True):
+        if delta > delta0 and mu < math.inf:
+            mu = _enlarged(mu, end, math.log((delta - delta0) / (1 - delta0)))
+    return mu
+
+
+@lru_cache(maxsize=64)
+def profile(
+    noise: float, steps: int, rate: float, neighbours: Neighbours
+) -> tuple[tuple[float, float], ...]:
+    """Pairs (epsilon, delta) that all hold for `steps` steps, from epsilon = 0 on, for both orders
+    of the neighbours: what `trade_off` makes a curve of. None where no grid can hold the losses.
+    """
+    _check(steps, rate, neighbours)
+    if noise < LEAST_NOISE or steps == 0:
+        return ()
+    what = Sampled(noise, steps, rate, neighbours)
+    grid = grid_of(what, sampled_epsilon(noise, steps, rate, _USUAL, neighbours), _USUAL)
+    composed, rounded = _composed(what, grid), steps * _ROUNDING
+    last = _epsilon(composed, max(_RAREST, 2 * rounded) - rounded)
+    if last == math.inf:
+        return ()
+    epsilons = [last * cell / _CELLS for cell in range(_CELLS + 1)]
+    deltas = composed.get_delta(epsilons)
+    return tuple((e, float(d) + rounded) for e, d in zip(epsilons, deltas, strict=True))
+
+
+def _enlarged(mu: float, epsilon: float, log_delta: float) -> float:
+    """mu, or the least larger one (to 1e-6) whose delta at epsilon is at least this; infinite
+    beyond all that protects anybody."""
+
+    def enough(candidate: float) -> bool:
+        return log_delta_at_least(epsilon, candidate) >= log_delta
+
+    if mu and enough(mu):
+        return mu
+    low, high = mu, max(mu, 2.0**-10)
+    while not enough(high):
+        if high > _MOST_MU:
+            return math.inf
+        low, high = high, 2 * high
+    while high > low * (1 + 1e-6):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def grid_of(what: Sampled | Several, epsilon: float, delta: float) -> float:
     """The coarsest grid on which the two bounds of this epsilon agree to TOLERANCE, if it is not
     too fine for the losses of one step, up to ten sigmas from their centre."""
     spread = math.sqrt(what.steps * -math.log(_ETA * delta) / 2)
@@ -161,17 +293,20 @@ def _least(excess: Callable[[float], float], safe: float, apart: float) -> float
 
 
 @lru_cache(maxsize=4096)
-def _upper(what: Sampled, delta: float, grid: float) -> float:
+def _upper(what: Sampled | Several, delta: float, grid: float) -> float:
     return _epsilon(_composed(what, grid), delta - what.steps * _ROUNDING)
 
 
 @lru_cache(maxsize=4096)
-def _lower(what: Sampled, delta: float, grid: float) -> float:
+def _lower(what: Sampled | Several, delta: float, grid: float) -> float:
     composed, eta = _composed(what, grid), _ETA * delta
     # Masses below zero were counted as zero, so that together they may be more than 1.
     mass = float(composed.get_delta(-math.inf))
     risen = what.steps * grid**2 / 8 + grid * math.sqrt(what.steps * -math.log(eta) / 2)
-    lower = _epsilon(composed, mass * (delta + eta + what.steps * _ROUNDING + _CUT)) - risen
+    lower = (
+        _epsilon(composed, mass * (delta + eta + what.steps * _ROUNDING + what.kinds * _CUT))
+        - risen
+    )
     return max(0.0, lower) if lower < math.inf else 0.0
 
 
@@ -182,14 +317,9 @@ def _epsilon(composed: Any, delta: float) -> float:
 
 
 @lru_cache(maxsize=1)  # both bounds of one composition: it may hold millions of numbers
-def _composed(what: Sampled, grid: float) -> Any:
+def _composed(what: Sampled | Several, grid: float) -> Any:
     try:
-        from dp_accounting import (
-            GaussianDpEvent,
-            NeighboringRelation,
-            PoissonSampledDpEvent,
-            SelfComposedDpEvent,
-        )
+        from dp_accounting import ComposedDpEvent, NeighboringRelation
         from dp_accounting.pld import PLDAccountant
     except ImportError:
         raise InvalidValue(
@@ -201,9 +331,8 @@ def _composed(what: Sampled, grid: float) -> Any:
         "add-remove": NeighboringRelation.ADD_OR_REMOVE_ONE,
     }
     accountant = PLDAccountant(relation[what.neighbours], value_discretization_interval=grid)
-    step = PoissonSampledDpEvent(what.rate, GaussianDpEvent(what.noise))
     with quiet_library():
-        return accountant.compose(SelfComposedDpEvent(step, what.steps))
+        return accountant.compose(ComposedDpEvent(what.events()))
 
 
 def _check(steps: int, rate: float, neighbours: Neighbours) -> None:

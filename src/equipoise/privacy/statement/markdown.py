@@ -3,59 +3,25 @@
 import math
 
 from equipoise.describe import adapted_facts, clipped, counting
+from equipoise.describe_measures import estimate_text
 from equipoise.facts import EQUAL
-from equipoise.privacy.groups import SHOWN, together
+from equipoise.measures import MEASURES, SHORT
 from equipoise.privacy.promise import REASONABLE, STRONG
-from equipoise.result import Adapted, Result
-
-UNIT = {
-    "client": "everything that one client holds",
-    "record": "one record of one client, a row of its data as it was read; the other records are "
-    "assumed known",
-    "person": "one person at one client, with all records that it holds of that person; those of "
-    "all others are assumed known",
-}
-NEIGHBOURS = {
-    "replace-one": "the data of one {unit}, and any other data in its place",
-    "zero-out": "the data of one {unit}, and a {unit} whose messages are zero, noised like any "
-    "other",
-    "add-remove": "the data of a client with one {unit}, and without it, all sampling rates and "
-    "divisors unchanged",
-}
-REACH = {
-    "client": "It protects everything that one client, such as a hospital, holds, and so each "
-    "person whose records are at that client alone; one with records at several is protected less.",
-    "record": "It protects one record, a row of a table. Someone with several records is "
-    "protected less, and what a client's records have in common is not hidden at all.",
-    "person": "It protects one person, with all records that one client holds of that person. "
-    "Somebody with records at several clients is protected less, and what a client's persons have "
-    "in common is not hidden at all.",
-}
-TRUST = {
-    "local": "every message of every client, and so every model that follows from them",
-    "secure-aggregation": "the sum of the clients' messages of each round, and so every model, and "
-    "all that colluding clients know; no other message by itself. This holds only where a secure "
-    "aggregation protocol enforces it",
-}
-
-
-LAW = {
-    "local": "a Gaussian of standard deviation sigma, rounded to the lattice and sampled exactly: "
-    "what leaves is post-processing of exact Gaussian noise",
-    "secure-aggregation": "discrete Gaussian on the lattice, sampled exactly and summed modulo "
-    "2^32 steps. Its variance, times the honest clients, is sigma^2 plus the square of two steps: "
-    "so the sum hides as much as Gaussian noise of sigma, up to factors that epsilon includes; mu "
-    "is that of this Gaussian noise",
-}
-RETURNED = {
-    "last": "Returned was the model after the last round.",
-    "average": "Returned was the average of the models after rounds k = 1, 2, ..., with weights "
-    "k^3: it follows from these models alone, and so spends nothing more.",
-}
-FLOATING_POINT = (
-    "Gaps between floating-point numbers: the lowest bits of a release can tell more than epsilon "
-    "allows. (Made by a version that did not yet round releases to a lattice.)"
+from equipoise.privacy.statement.document import (
+    Guarantee,
+    guarantee_of,
+    percent,
+    strength,
 )
+from equipoise.privacy.statement.words import (
+    LAW,
+    NEIGHBOURS,
+    REACH,
+    RETURNED,
+    TRUST,
+    UNIT,
+)
+from equipoise.result import Adapted, Result
 
 
 def statement(result: Result, model_sha256: str | None = None) -> str:
@@ -67,17 +33,69 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
         title, promised = "# NOT a privacy guarantee", "## What the run spends"
     if result.run.simulation and result.account.sigma > 0:
         promised = "## What the run would spend, were the noise secret and nothing else shown"
-    sections = [title, _verdict(result)]
+    guarantee = guarantee_of(result, model_sha256)
+    sections = [title, *(f"**{notice}**" for notice in result.notices)]
+    if result.private:
+        sections += [f"> {guarantee.sentence}", _definition(result)]
+    if guarantee.attack:
+        sections += ["## What an attacker gains", _attack(guarantee)]
+    if result.private:
+        sections += ["## Two situations that look alike, and two that do not"]
+        sections += [
+            f"- Hardly to be told apart: {guarantee.alike}\n"
+            f"- May well be told apart: {guarantee.unlike}"
+        ]
     if result.run.epsilon < math.inf:
-        sections += [promised, _table(_promised(result))]
+        sections += [promised, _table(_promised(result)), guarantee.delta_sentence]
+        sections += [_several(guarantee)]
     sections += ["## What was released", _table(_released(result))]
     if result.account.sigma > 0:
-        sections += [_per_client(result), _several(result), _conditions(result)]
+        sections += [_per_client(result), _conditions(result)]
         sections += ["## How to check it", _accountant(result)]
-    sections += [_origin(result, model_sha256)]
+    sections += ["## How the settings were chosen", guarantee.chosen]
+    sections += ["## What the model is worth", _worth(result, guarantee)]
+    sections += ["## The run", _origin(result, model_sha256), _owner(guarantee)]
     if result.run.epsilon < math.inf:
-        sections += ["## What is not covered", _list(_not_covered(result))]
+        sections += ["## What is not covered", _list(guarantee.assumptions)]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _attack(guarantee: Guarantee) -> str:
+    """The curve in words, and at some points."""
+    attack = guarantee.attack
+    assert attack
+    rows = [f"| {' | '.join(row)} |" for row in attack.table()]
+    bound = "exact for the worst neighbours" if attack.exact else "an upper bound"
+    asked = ""
+    if attack.max_tpr is not None:
+        asked = (
+            f" The run was asked to let nobody find more than {percent(attack.max_tpr)} at "
+            f"{percent(attack.fpr)}."
+        )
+    heading = "| false alarms | found at most | of which epsilon and delta alone would warn |"
+    return "\n".join(
+        [f"{attack.sentence}{asked} This is {bound}.", "", heading, "|---|---|---|", *rows]
+    )
+
+
+def _worth(result: Result, guarantee: Guarantee) -> str:
+    """Utility beside privacy, by group where that was measured."""
+    lines, measures = [guarantee.utility.sentence], result.measures
+    for part in measures.groups if measures else ():
+        shown = (name for name in SHORT if name in part.estimates)
+        words = (f"{MEASURES[name].words} {estimate_text(part.estimates[name])}" for name in shown)
+        lines.append(f"- {part.name} ({part.records} records): {', '.join(words)}")
+    if measures and measures.groups:
+        lines.insert(1, f"\nBy {measures.grouped_by}, with 95 % intervals:\n")
+    return "\n".join(lines)
+
+
+def _owner(guarantee: Guarantee) -> str:
+    """What only the owner can say, to be filled in."""
+    about = guarantee.about
+    asked = ("purpose", "controller", "contact", "retention")
+    answers = {name: " ".join(getattr(about, name).split()) for name in asked}
+    return _list([f"{name}: {text or '(not stated)'}" for name, text in answers.items()])
 
 
 def _not_to_be_released(result: Result, adapted: Adapted, model_sha256: str | None) -> str:
@@ -119,12 +137,44 @@ def _promised(result: Result) -> dict[str, str]:
         "unit": f"{run.unit}: {UNIT[run.unit]}{others}",
         "neighbours": f"{run.neighbours}: " + NEIGHBOURS[run.neighbours].format(unit=run.unit),
         "trust": run.trust,
-        "the adversary sees": TRUST[run.trust],
+        "the adversary sees": TRUST[run.trust] + _enforced(result),
         "colluding clients": "any number" if run.colluding is None else str(run.colluding),
         "clients": str(run.clients),
-        "where it ran": "one process that read the records of all clients: nothing is hidden from "
-        "its operator",
+        "where it ran": _where(result),
     }
+
+
+def _enforced(result: Result) -> str:
+    """Why only sums are seen."""
+    if result.run.trust == "local":
+        return ""
+    if result.federated is None:
+        return ". This is assumed: it holds only where a secure aggregation protocol enforces it"
+    return (
+        ". This is enforced by pairwise masks (X25519, HKDF-SHA-256, AES-256 in counter mode), if "
+        "the keys in the agreement are those of the silos, and no more silos than the colluding "
+        "ones below give theirs away"
+    )
+
+
+def _where(result: Result) -> str:
+    """On whose machines, and what could be seen from there."""
+    federated = result.federated
+    if federated is None:
+        return (
+            "one process that read the records of all clients: nothing is hidden from its operator"
+        )
+    messages = "the messages of every silo, as they are described here"
+    if federated.masked:
+        messages = (
+            "the sum of their masked messages (whoever has the keys of some silos too, the sum of "
+            "the others')"
+        )
+    return (
+        f"{len(federated.silos)} separate silos ({', '.join(federated.silos)}), each of which read "
+        "its own records alone and added its own noise; the lead saw only public records and "
+        f"{messages}. Agreement: SHA-256 `{federated.agreement}`"
+    )
 
 
 def _released(result: Result) -> dict[str, str]:
@@ -222,17 +272,16 @@ def _per_client(result: Result) -> str:
     return "\n".join([introduction, "", heading, "|---|---|---|---|---|---|", *rows])
 
 
-def _several(result: Result) -> str:
+def _several(guarantee: Guarantee) -> str:
     """What it means for somebody who has several records."""
-    run = result.run
-    if run.unit != "record":
+    if not guarantee.several:
         return ""
     rows = []
-    for units in SHOWN:
-        group = together(result.account, run.delta, units)
-        hidden = "nothing is promised" if group.delta >= 1 else f"epsilon = {group.epsilon:.3g}"
+    for group in guarantee.several:
+        epsilon = float(group.epsilon)
+        hidden = "nothing is promised" if group.delta >= 1 else f"epsilon = {epsilon:.3g}"
         at = "" if group.delta >= 1 else f" at delta = {group.delta:.2g}"
-        rows.append(f"- {units} records: {hidden}{at}")
+        rows.append(f"- {group.units} records: {hidden}{at}")
     return "\n".join(
         [
             "Somebody with several records at one client is protected less, all of them taken "
@@ -281,20 +330,27 @@ def _grid(result: Result) -> float:
     return min(grid_of(step, account.epsilon, run.delta) for step in steps)
 
 
-def _verdict(result: Result) -> str:
-    notices = [f"**{notice}**" for notice in result.notices]
-    if result.private:
-        unit, epsilon, delta = result.run.unit, result.account.epsilon, result.run.delta
-        notices.append(
-            f"The whole run is (epsilon, delta)-differentially private for one {unit}, with "
-            f"epsilon = {epsilon:.6g} (rounded; the table has all digits{_between(result)}) and "
-            f"delta = {delta:g}, "
-            "under the definitions below: for all neighbouring data sets, in either order, and "
-            "every set S of outcomes that the adversary may see, P(S) <= e^epsilon * P'(S) + "
-            "delta, where P and P' are the distributions of the outcome under the one and under "
-            f"the other.{_strength(epsilon)} {REACH[unit]}"
-        )
-    return "\n\n".join(notices)
+def _definition(result: Result) -> str:
+    unit, epsilon, delta = result.run.unit, result.account.epsilon, result.run.delta
+    return (
+        f"The whole run is (epsilon, delta)-differentially private for one {unit}, with "
+        f"epsilon = {epsilon:.6g} (rounded; the table has all digits{_between(result)}) and "
+        f"delta = {delta:g}{_mu(result)}, "
+        "under the definitions below: for all neighbouring data sets, in either order, and "
+        "every set S of outcomes that the adversary may see, P(S) <= e^epsilon * P'(S) + "
+        "delta, where P and P' are the distributions of the outcome under the one and under "
+        f"the other.{_strength(epsilon)} {REACH[unit]}"
+    )
+
+
+def _mu(result: Result) -> str:
+    """The parameter of the calculus in which the run was accounted for."""
+    mu = result.account.mu
+    if mu is None:
+        return ""
+    slack = max(event.slack for event in result.account.events)
+    nearly = f" (up to factors of e^(+-{slack:.2g}), which epsilon includes)" if slack else ""
+    return f", since it is mu-Gaussian differentially private, mu = {mu:.6g}{nearly}"
 
 
 def _between(result: Result) -> str:
@@ -307,8 +363,7 @@ def _between(result: Result) -> str:
 
 def _strength(epsilon: float) -> str:
     """What this epsilon lets anybody conclude, and how strong that is called."""
-    factor = math.exp(epsilon)
-    name = "strong" if epsilon <= STRONG else "reasonable" if epsilon <= REASONABLE else "weak"
+    factor, name = math.exp(epsilon), strength(epsilon)
     return (
         f" Here e^epsilon is about {factor:.3g}: delta aside, of two neighbouring data sets that "
         f"seemed equally likely before, nobody becomes more than {factor / (1 + factor):.2%} sure "
@@ -322,57 +377,21 @@ def _origin(result: Result, model_sha256: str | None) -> str:
         f"Equipoise {result.version}, algorithm {result.run.algorithm}, {result.run.iterations} "
         f"local steps in {result.rounds} rounds. {RETURNED[result.run.returns]}"
     ]
+    if origin := result.origin:
+        parts.append(f"Run `{origin.run}`, ended {origin.when}.")
     if model_sha256:
         parts.append(f"This is about the model in the file with SHA-256 `{model_sha256}`.")
+    if result.origin and result.origin.fingerprints:
+        prints = "\n".join(f"- `{text}`" for text in result.origin.fingerprints)
+        parts.append(
+            "Fingerprints of the data files, in the order of the clients, for their owner alone: "
+            f"HMAC-SHA-256, under a salt that stays with the owner, of their SHA-256.\n\n{prints}"
+        )
     if result.repeat:
         parts.append(
             f"Command that says the same (each run spends a budget of its own): `{result.repeat}`"
         )
     return "\n\n".join(parts)
-
-
-ONCE = {
-    "client": "Assumed: that the clients are different organisations. One that takes part twice is "
-    "protected less.",
-    "record": "Assumed: that a record is in the data once, and at one client. One that is there "
-    "twice is protected less.",
-    "person": "Assumed: that the same person has the same name in all records of a client, and has "
-    "records at one client only. A person with records at two of them, or under two names, is "
-    "protected less.",
-}
-
-
-def _not_covered(result: Result) -> list[str]:
-    measured = result.test_error is not None
-    items = [
-        *(["Test errors and curves: they were computed on records declared public."] * measured),
-        *(f"Taken as public: {sentence}." for sentence in result.public),
-        ONCE[result.run.unit],
-        "Other runs on the same data, such as trials with other settings: each spends its own "
-        "budget, and together they spend more than any of them.",
-        "Anything a client publishes in other ways, and its own log, which stays with it.",
-        "How long a client takes for a round.",
-    ]
-    if result.account.sigma > 0 and not result.lattice:
-        items.append(FLOATING_POINT)
-    if result.run.mechanism.words.not_covered:
-        items.append(result.run.mechanism.words.not_covered)
-    if result.run.unit == "record" and result.L is None and not result.run.isolate:
-        items.append(
-            "Assumed: that the network treats every record by itself, and that what single "
-            "precision rounds away in a batch does not matter. The first was tried on made-up "
-            "records, which is no proof; a run with isolate assumes neither."
-        )
-    if result.L is None:
-        items.append(
-            "Assumed: that model and loss keep nothing outside of themselves, in global variables, "
-            "variables that a function closes over, or files."
-        )
-    if result.run.diagnostics:
-        items.append("The diagnostics, which show private values without noise.")
-    if result.run.trust == "secure-aggregation":
-        items.append("A breach of the secure aggregation, or more colluding clients than stated.")
-    return items
 
 
 def _number(value: float) -> str:

@@ -1,0 +1,3 @@
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
