@@ -3,13 +3,20 @@ BIN := .venv/bin
 SHELL := bash
 MAIN := .[record,report]
 DEV := .[dev]
+FEDERATION := .[flower,record,report]
 
-.PHONY: run test lint wheel-check planted-bugs crash-test ray-test reproduction reproduction-all install install-dev clean help \
-	bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search bench-noise bench-algorithms
+.PHONY: run federation test lint wheel-check planted-bugs mutants crash-test test-federation crash-federation ledger-test ray-test \
+	reproduction reproduction-all install install-federation install-dev clean help \
+	bench bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search bench-noise bench-algorithms \
+	bench-federation bench-audit bench-persons bench-hospitals
 
 run: install  ## the main job: plan, sweep and report on embedded data (under a minute); writes the folder study
 	@echo "== running examples/study.py"
 	@$(BIN)/python examples/study.py
+
+federation: install-federation  ## three silos, a link and a lead as real processes with TLS on this machine (minutes); writes the folder federation
+	@echo "== running examples/federation.py"
+	@$(BIN)/python examples/federation.py
 
 test: install-dev lint  ## lint, types, tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
@@ -25,11 +32,26 @@ wheel-check:  ## build the wheel, install it without extras in a new environment
 planted-bugs: install-dev  ## plant privacy bugs one by one and see a test catch each (about an hour)
 	$(BIN)/python tests/planted_bugs.py
 
+mutants: install-dev  ## change the source of what protects records in 120 random places, and see a test notice each (under an hour)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants.py
+
 crash-test: install-dev  ## kill a training and a sweep twenty times each; nothing may be lost or doubled (about ten minutes)
 	$(BIN)/python tests/crash.py
 
+test-federation: install-dev  ## every combination of algorithm, schedule, unit and trust between real processes (ten minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/every_federation.py
+
+crash-federation: install-dev  ## ten runs between real processes, of which each is killed now and then (fifteen minutes)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python tests/crash_federation.py
+
+ledger-test: install-dev  ## ten thousand ledgers whose processes are killed at random; nothing may be overspent (about fifteen minutes)
+	PYTHONPATH=tests $(BIN)/python tests/ledger_worlds.py
+
 ray-test: install-dev  ## a sweep on two Ray nodes, one of which is killed (about four minutes)
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python ray_cluster.py
+
+bench: install-dev  ## how long a round takes, over a bare PyTorch loop (a few minutes)
+	$(BIN)/python benchmarks/speed.py
 
 bench-planner: install-dev  ## planners against brute force (resumable, up to two hours)
 	$(BIN)/python benchmarks/planner.py
@@ -37,6 +59,12 @@ bench-planner: install-dev  ## planners against brute force (resumable, up to tw
 
 bench-records: install-dev  ## what protecting one record costs, on real data (resumable, about an hour)
 	$(BIN)/python benchmarks/records.py
+
+bench-persons: install-dev  ## what clipping whole persons gains over group accounting (resumable, about ten minutes)
+	$(BIN)/python benchmarks/persons.py
+
+bench-hospitals: install-dev  ## what training together is worth to five unlike hospitals (resumable, about ten minutes)
+	$(BIN)/python benchmarks/hospitals.py
 
 bench-per-example: install-dev  ## the cost of clipping single examples, beside Opacus and torch.func
 	$(BIN)/python benchmarks/per_example.py
@@ -53,6 +81,12 @@ bench-algorithms: install-dev  ## every algorithm planned and trained, on ten pr
 bench-noise: install-dev  ## what secret, exactly sampled noise costs a number (seconds)
 	$(BIN)/python benchmarks/noise.py
 
+bench-federation: install-dev  ## a round between three silos: seconds, processor time, processes; beside Flower's own ways (ten minutes)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python benchmarks/federation.py --large --stock
+
+bench-audit: install-dev  ## lower bounds of epsilon by experiment, for every mechanism (half an hour; needs data)
+	$(BIN)/python benchmarks/audit.py
+
 bench-search: install-dev  ## does the search find what the whole grid finds (resumable, about ten minutes)
 	$(BIN)/python benchmarks/search.py
 
@@ -66,6 +100,8 @@ reproduction-all: install-dev  ## the same on all five tasks, with more of every
 	$(BIN)/python benchmarks/reproduction.py
 
 install: .venv/installed-main  ## the product, and what the main job needs
+
+install-federation: .venv/installed-federation  ## the product, and what runs between machines need
 
 install-dev: .venv/installed-dev  ## the product, and all that tests and benchmarks need
 
@@ -87,6 +123,11 @@ PIP_INSTALL = set -o pipefail; PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAI
 	@$(PYTHON) -m venv .venv
 	@echo "== installing Equipoise and what the main job needs into .venv (once; a few minutes)"
 	@$(call PIP_INSTALL,$(MAIN))
+	@touch $@
+
+.venv/installed-federation: .venv/installed-main
+	@echo "== installing what runs between machines need into .venv (once)"
+	@$(call PIP_INSTALL,$(FEDERATION))
 	@touch $@
 
 .venv/installed-dev: .venv/installed-main

@@ -21,7 +21,6 @@ import bz2
 import json
 import math
 import os
-import runpy
 import sys
 import time
 from collections.abc import Callable
@@ -291,17 +290,39 @@ def rare() -> Source:
 
 
 def hospitals() -> Source:
-    """The README's invented people, with missing cells."""
-    example = runpy.run_path(str(ROOT / "examples" / "hospitals.py"))
-    bounds = dict(part.split("]", 1) for part in example["BOUNDS"].split("\n[")[1:])
-    bounds = {name: body.split("\n", 1)[1] for name, body in bounds.items()}
-    bounds[LABEL] = bounds.pop("readmitted")
+    """Invented people in wards, with missing cells: the README's example of version 0.1."""
+    bounds = {
+        "age": "low = 18\nhigh = 100",
+        "days": "low = 0\nhigh = 30\nfill = 5",
+        "admissions": "low = 0\nhigh = 10",
+        "ward": categories("surgery", "medicine", "geriatrics"),
+        "smoker": categories("no", "yes") + '\nfill = "no"',
+        LABEL: categories("no", "yes"),
+    }
 
     def begin(rng: np.random.Generator) -> Draw:
         def draw(owners: Owners) -> Records:
-            people = example["people"](rng, len(owners))
-            cells = [[person[name] for name in bounds if name != LABEL] for person in people]
-            return Records(np.array(cells), np.array([person["readmitted"] for person in people]))
+            number = len(owners)
+            age = np.clip(rng.normal(66, 18, number), 18, 110)
+            days = rng.gamma(2, 3.5, number)
+            before = rng.poisson(1.2, number)
+            ward = rng.choice(["surgery", "medicine", "geriatrics"], number)
+            smoker = rng.random(number) < 0.2
+            score = 0.05 * (age - 66) + 0.25 * (days - 6) + 1.1 * (before - 1.2)
+            score += (ward == "geriatrics") + 0.8 * smoker - 0.7
+            back = rng.random(number) < sigmoid(score)
+            known = rng.random(number) >= 0.02
+            cells = [
+                [
+                    f"{age[i]:.0f}",
+                    f"{days[i]:.1f}" if known[i] else "",
+                    str(before[i]),
+                    ward[i],
+                    "yes" if smoker[i] else "no",
+                ]
+                for i in range(number)
+            ]
+            return Records(np.array(cells), np.where(back, "yes", "no"))
 
         return draw
 

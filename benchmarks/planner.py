@@ -40,7 +40,7 @@ from equipoise.planning.worlds import NO_SKEW, World, Worlds, known_of, worlds_o
 from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.promise import Promise
 from equipoise.seeds import stream
-from equipoise.tasks import Task, TaskOptions, libsvm, load_task
+from equipoise.tasks import Task, TaskOptions, libsvm, libsvm_text, load_task
 from equipoise.tasks.linear import LOGISTIC, linear_task
 from equipoise.tasks.public import minimiser, public_model
 from equipoise.tasks.task import Table
@@ -80,7 +80,7 @@ def task_of(name: str, pool_records: int = 40, shifted: bool = False) -> Task:
     if name in ("breast-cancer", "digits"):
         task = load_task(name, TaskOptions(public_records=pool_records))
     else:  # 20 clients with 19 records each, of a LIBSVM file
-        lines = libsvm._read(str(DATA / "libsvm" / f"{name}.bz2"))
+        lines = libsvm_text.read_lines(str(DATA / "libsvm" / f"{name}.bz2"))
         table, labels = libsvm._coded(lines, libsvm._found([lines]))
         chosen = stream(0, "bench", name).permutation(len(labels))[: 380 + pool_records]
         table = table.rows(chosen)

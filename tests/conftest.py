@@ -18,6 +18,17 @@ settings.register_profile("equipoise", deadline=None, database=None)
 settings.load_profile("equipoise")
 
 
+@pytest.fixture(autouse=True)
+def logs_are_as_before():
+    """A command that shows logs does so for the rest of its process."""
+    logs = [logging.getLogger(name) for name in ("equipoise.client", "equipoise.silo")]
+    before = [(log.level, [*log.handlers]) for log in logs]
+    yield
+    for log, (level, handlers) in zip(logs, before, strict=True):
+        log.setLevel(level)
+        log.handlers[:] = handlers
+
+
 @pytest.fixture
 def client_log():
     """What clients say to themselves during the test, as a list of sentences."""

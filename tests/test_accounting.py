@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from equipoise.errors import InvalidValue
 from equipoise.paper.lemma1 import exact_v, lemma1_sigma
 from equipoise.privacy import Promise, epsilon_spent, gdp_mu, noise_sigma
+from equipoise.privacy.gaussian import log_delta, log_delta_at_least
 
 EPSILONS = [1e-3, 0.01, 0.1, 0.5, 1, 2, 3.3, 10, 30, 100]
 DELTAS = [1e-12, 1e-9, 1e-5, 1e-3, 0.1]
@@ -67,10 +68,35 @@ def test_epsilon_spent_is_exact_up_to_1e8(mu):
     assert 0 <= float(epsilon / exact - 1) < 1e-12
 
 
+@pytest.mark.parametrize("mu", [1e-3, 0.3, 0.49, 0.51, 3.0, 30.0])
+@pytest.mark.parametrize("a", [-9.0, -1.0, 0.0, 1.0, 6.0, 39.0])
+def test_the_bounds_of_delta_are_on_their_sides(mu, a):
+    """Of every mu that rounding, here 14 units in the last place, may have made this one; and not
+    farther apart than is said."""
+    epsilon = mu * (a + mu / 2)
+    if epsilon <= 0:
+        epsilon, a = mu, 1 - mu / 2
+    low, high = log_delta_at_least(epsilon, mu), log_delta(epsilon, mu)
+    for units in (-14, 0, 14):
+        with mpmath.workdps(60):
+            exact = mpmath.log(delta_exactly(epsilon, mpmath.mpf(mu) * (1 + units * 2.0**-52)))
+        assert low <= exact <= high
+    assert high - low < 2.0**-46 * (1 + a * a + (1 + abs(a)) * (abs(a) + mu))
+
+
+def test_bounds_of_a_delta_below_every_float():
+    for epsilon, mu in ((9.0, 0.2), (500.0, 3.0)):
+        with mpmath.workdps(400):
+            exact = mpmath.log(delta_exactly(epsilon, mu))
+        assert exact <= log_delta(epsilon, mu) < 0.99 * exact
+        assert log_delta_at_least(epsilon, mu) == -math.inf
+
+
 def test_edges():
     assert epsilon_spent(1.0, 0, 1.0, 1e-5) == 0 == noise_sigma(1.0, 1e-5, 0, 1.0)
     assert epsilon_spent(0.0, 1, 1.0, 1e-5) == math.inf == gdp_mu(math.inf, 1e-5)
-    assert noise_sigma(math.inf, 1e-5, 3, math.inf) == 0
+    assert noise_sigma(math.inf, 1e-5, 3, math.inf) == 0 == noise_sigma(1.0, 1e-5, 0, math.inf)
+    assert epsilon_spent(1e300, 1, 1e-300, 1e-5) == 0  # mu vanishes
     total_variation = math.erf(0.1 / (2 * math.sqrt(2)))  # delta(0) of mu = 0.1
     assert epsilon_spent(10.0, 1, 1.0, total_variation * 1.001) == 0
     assert epsilon_spent(10.0, 1, 1.0, total_variation * 0.999) > 0
@@ -134,6 +160,10 @@ def test_the_constants_of_lemma_1():
         (
             lambda: promise(trust="secure-aggregation", colluding=3).check_clients(3),
             "clients=3 with colluding=3",
+        ),
+        (
+            lambda: promise(trust="secure-aggregation", colluding=-1),
+            "colluding=-1 is not a number of clients",
         ),
         (lambda: promise(colluding=1), "colluding=1 has no meaning"),
         (lambda: promise(neighbours="other"), "neighbours='other'"),

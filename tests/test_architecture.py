@@ -24,21 +24,37 @@ CORE = {"algorithms", "fleets", "privacy", "result", "settings", "tasks"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
     "privacy": {"privacy"},
-    "privacy.statement": {"result", "describe"},
+    "privacy.statement": {"result", "describe", "describe_measures", "origin", "settings"},
+    "privacy.ledger": {"journal"},
     "privacy.mechanisms.catalogue": {"privacy", "paper.lemma1", "paper.nbafl"},
     "algorithms": {"algorithms", "privacy.clip"},
-    "settings": {"algorithms", "refusals", "privacy.promise", "privacy.mechanisms"},
+    "settings": {"algorithms", "refusals", "privacy.promise", "privacy.mechanisms"}
+    | {"privacy.trade_off"},
     "refusals": {"algorithms.catalogue"},
     "config": {"algorithms.catalogue", "refusals", "settings"},
-    "result": {"privacy.events", "settings", "describe", "prediction"},
+    "origin": set(),
+    "result": {"privacy.events", "settings", "describe", "origin", "prediction"},
     "tasks": {"tasks", "privacy.per_example", "privacy.promise"},
     "tasks.catalogue": {"tasks", "paper.tasks"},
     "fleets": {"fleets", "algorithms", "privacy"},
     "journal": set(),
     "resume": {*CORE, "journal"},
     "engine": {*CORE, "resume"},
-    "training": {*CORE, "config", "engine", "measuring", "resume", "saved", "planning.plan"},
-    "estimate": {*CORE, "engine", "training", "describe"},
+    "charging": CORE,
+    "training": {
+        *CORE,
+        "charging",
+        "config",
+        "engine",
+        "measuring",
+        "origin",
+        "resume",
+        "saved",
+        "planning.plan",
+    },
+    "federation": {*CORE, "engine", "federation", "origin", "refusals", "training"},
+    "auditing": {*CORE, "auditing", "engine", "training"},
+    "estimate": {*CORE, "charging", "engine", "training", "describe"},
     "measuring": {"tasks.task"},
     "prediction": {"result", "tasks"},
     "adapting": {"planning.at_home", "result", "saved", "tasks"},
@@ -52,6 +68,7 @@ ALLOWED = {
         "reports.curve",
         "reports.curve_log",
     },
+    "stating": {"origin", "privacy.statement", "result", "saved"},
     "card": {"describe", "result", "tasks"},
     "describe": {"describe_measures", "result", "settings", "planning.plan"},
     "describe_measures": set(),
@@ -65,6 +82,8 @@ ALLOWED = {
     "paper": {*CORE, "refusals", "paper", "planning.bounds", "reports"},
     "cli": {
         "adapting",
+        "auditing",
+        "charging",
         "cli",
         "config",
         "prediction",
@@ -80,12 +99,22 @@ ALLOWED = {
         "saved",
     }
     | {"settings", "sweeps", "tasks", "training", "algorithms"},
-    "cli.account": {"privacy.accountants", "privacy.job", "privacy.promise"},
+    "cli.silo": {"charging", "federation", "privacy.ledger"},
+    "cli.federation": {"federation"},
+    "cli.guarantee": {"privacy.statement", "stating"},
+    "cli.train": {"origin"},
+    "cli.account": {"privacy.accountants", "privacy.foreign.report", "privacy.groups"}
+    | {"privacy.job", "privacy.promise"},
+    "cli.ledger": {"privacy.ledger", "privacy.ledger_books", "privacy.ledger_costs"}
+    | {"privacy.promise"},
     "__main__": {"cli"},
     "__init__": {
         *CORE,
         "adapting",
+        "auditing.audit",
         "estimate",
+        "origin",
+        "stating",
         "paper.report",
         "planning",
         "saved",
@@ -105,15 +134,28 @@ TORCH_FREE = [
         "fields",
         "journal",
         "measures",
+        "origin",
         "result",
         "saved",
         "seeds",
         "settings",
+        "stating",
     ),
     *("algorithms.algorithm", "algorithms.catalogue", "algorithms.dp_fedavg"),
     *("algorithms.dp_fedprox", "algorithms.dp_scaffnew", "algorithms.schedule"),
+    *("fleets.certificates", "fleets.keys", "fleets.link", "cli.federation", "cli.keys"),
+    *("fleets.flower.lead", "fleets.flower.silo", "fleets.flower.superlink"),
     *("privacy.accountants", "privacy.events", "privacy.gaussian", "privacy.job"),
-    *("privacy.mechanisms.catalogue", "cli.account"),
+    "privacy.trade_off",
+    *("privacy.mechanisms.catalogue", "cli.account", "privacy.composed", "privacy.foreign.report"),
+    *(
+        "auditing.audit",
+        "cli.audit",
+        "charging",
+        "cli.ledger",
+        "privacy.ledger",
+        "privacy.ledger_books",
+    ),
     *("privacy.promise", "privacy.sampled", "privacy.stability", "privacy.statement"),
     *("planning.bounds", "planning.candidates", "planning.constants", "planning.plan"),
     *("planning.question", "paper.corollary", "paper.lemma1", "paper.nbafl", "paper.report"),
@@ -127,9 +169,12 @@ OTHER_LIBRARIES = {  # which libraries stay in which rooms
     "jinja2": {"reports"},
     "pooch": {"paper.data"},
     "tensorboard": {"reports.curve_log"},
-    "dp_accounting": {"privacy.accountants", "privacy.job", "privacy.sampled"},
+    "mlflow": {"reports.curve_log"},
+    "dp_accounting": {"privacy.accountants", "privacy.foreign.opacus", "privacy.job"}
+    | {"privacy.sampled"},
     "opacus": set(),
     "ray": {"sweeps.ray"},
+    **{key: {"fleets.flower"} for key in ("fastapi", "flwr", "httpx", "starlette", "uvicorn")},
 }
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -171,6 +216,14 @@ def test_who_may_import_whom(path):
         library = target.partition(".")[0]
         if library in OTHER_LIBRARIES:
             assert within(name, OTHER_LIBRARIES[library]), f"{name} imports {library}"
+
+
+def test_only_commands_choose_a_transport():
+    """Another adapter can stand beside Flower: what is asked over a link knows none of them."""
+    for path in FILES:
+        if not within(dotted(path), {"cli", "fleets.flower"}):
+            targets = {target.removeprefix("equipoise.") for target in imported(path)}
+            assert not any(within(target, {"fleets.flower"}) for target in targets), dotted(path)
 
 
 def test_every_rule_is_about_something():

@@ -303,13 +303,14 @@ def test_what_can_be_returned(tmp_path, capsys):
     assert result.run.returns == "average"
 
 
-def test_statements_differ_in_one_sentence_and_the_command():
+def test_statements_differ_in_one_sentence_the_error_and_the_command():
     texts = [statement(train(**RUN, returns=returns)) for returns in ("last", "average")]
     lines = [text.splitlines() for text in texts]
     differ = [one for one, other in zip(*lines, strict=True) if one != other]
-    assert len(differ) == 2
-    assert "Returned was" in differ[0]
-    assert differ[1].startswith("Command that says the same")
+    assert len(differ) == 3
+    assert differ[0].startswith("Test error ")
+    assert "Returned was" in differ[1]
+    assert differ[2].startswith("Command that says the same")
 
 
 def test_the_curve_shows_both_lines():

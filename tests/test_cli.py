@@ -554,7 +554,8 @@ def test_an_interrupt_while_saving_names_what_is_there(tmp_path, monkeypatch, eq
     code, out, err = equipoise(f"{TRAIN} --out run")
     assert code == 130
     assert "spent       epsilon = 2 of 2" in out, "it is spent, and said"
-    files = ["result.json", "model.safetensors", "guarantee.md", "model-card.md", "curve.png"]
+    files = ["result.json", "model.safetensors", "guarantee.md", "guarantee.json"]
+    files += ["guarantee.html", "model-card.md", "curve.png"]
     there = files[: files.index(name)]
     goes_on = "; start the same again to write it all: nothing is spent twice"
     assert err == (

@@ -73,6 +73,8 @@ def test_the_step_is_the_least_power_of_two_with_which_32_bits_are_enough(reach,
 def test_a_step_that_fits_exactly_is_not_doubled():
     assert spacing(0.25, 0.25 / 8) == 2.0**-BITS
     assert spacing(0.25 + 1e-9, 0.25 / 8) == 2.0 ** (1 - BITS)
+    # One honest client of a hundred: ten times its noise in the sum, and not a hundred times.
+    assert spacing(1e-3, 1.0, Sums(100, 1)) == 2.0**8 / 2.0**BITS
 
 
 def test_32_bits_cost_next_to_nothing():
@@ -654,6 +656,7 @@ def fundus(place, monkeypatch):
 
 def libsvm(place, monkeypatch):
     Path("lines.txt").write_text("".join(f"{k % 2} 1:{k % 3} 4:1\n" for k in range(40)))
+    Path("names.txt").write_text("".join(f"p{k // 2}\n" for k in range(40)))
 
 
 def with_persons(place, monkeypatch):
@@ -707,7 +710,7 @@ EVERY_TASK = {  # the mechanisms that it has; its files; what it must be told
     "femnist-narrow": (OF_PERSONS, femnist, {}),
     "hippocampus": (NETWORK, fed_ixi, {}),
     "hippocampus-narrow": (NETWORK, fed_ixi, {}),
-    "libsvm": (LINEAR, libsvm, {"data": ("lines.txt",), "clients": 4, "iterations": 16}),
+    "libsvm": ([*MECHANISMS_OF], libsvm, {"data": ("lines.txt",), "clients": 4, "iterations": 16}),
     "messidor": (NETWORK, fundus, {"iterations": 4}),
     "own.py": (without_sizes(NETWORK), own, {"iterations": 4}),
     "quadratic": (WITHOUT_RECORDS, None, {"iterations": 4}),
@@ -734,6 +737,8 @@ def test_of_no_task_anything_is_off_the_lattice(
     base = {"task": task, "epsilon": 2, "clip": 2, "iterations": 2, "delta": 1e-5, **told}
     if task == "csv":
         base |= {"person": "patient"} if "person" in mechanism else {"ignore": ("patient",)}
+    if task == "libsvm" and "person" in mechanism:
+        base["person"] = "names.txt"
     if task.startswith("reddit") and "person" in mechanism:  # the data have one user
         base["clients"] = 1
     if mechanism in has:

@@ -27,7 +27,7 @@ from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.network import model_task
 from equipoise.tasks.task import Predictions, Predicts
-from equipoise.training import _measures
+from equipoise.training import measures_on_test
 from problems import BOUNDS, HEADER, blobs, csv_task, run_command
 
 RNG = np.random.default_rng(7)
@@ -614,10 +614,10 @@ def test_nothing_is_measured_on_private_records(clinic):
     test records."""
     write_wards("wards.csv")
     x = torch.from_numpy(RNG.normal(size=5))
-    before = _measures(csv_task(test=("wards.csv",), groups="ward"), x)
+    before = measures_on_test(csv_task(test=("wards.csv",), groups="ward"), x)
     Path("a.csv").write_text(HEADER + "1,m,1,no\n" * 50)
     Path("b.csv").write_text(HEADER + "99,f,-1,yes\n" * 70)
-    assert _measures(csv_task(test=("wards.csv",), groups="ward"), x) == before
+    assert measures_on_test(csv_task(test=("wards.csv",), groups="ward"), x) == before
     assert before.records == 90
     assert equipoise.train(**clinic).measures is None
 

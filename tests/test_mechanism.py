@@ -1,6 +1,7 @@
 """Clip and release: the norm bound in every float type, noise on every coordinate, nothing that is
 not finite."""
 
+import itertools
 import math
 
 import numpy as np
@@ -63,6 +64,31 @@ def test_clip_bounds_the_norm(dtype, values, exponent, clip_exponent):
         assert torch.equal(clipped, u.double())
     else:
         assert length >= C * (1 - 2**-18)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_thresholds_that_float32_can_hardly_hold(dtype):
+    """Beside an ordinary one, too: what is rounded up there would be longer than C."""
+    tiny = torch.tensor([0.3, 0.7, 1.6, 2.5, 4.9, 50.5, 1000.3], dtype=torch.float64) * 2.0**-149
+    C = torch.cat([torch.ones(1, dtype=torch.float64), tiny]).unsqueeze(-1)
+    for d, value in itertools.product((1, 8, 1000), (1, 3, 900)):
+        u = torch.full((len(C), d), value, dtype=dtype)
+        lengths = clip(u, C).double().norm(dim=-1, keepdim=True)
+        assert (lengths <= C).all()
+        assert lengths[0] > 0.99
+        for c in tiny.tolist():
+            assert clip(u[0], c).double().norm() <= c
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e30])
+@pytest.mark.parametrize(("dtype", "d"), [(torch.float32, 1024), (torch.float64, 2**14)])
+def test_a_clip_leaves_the_room_that_rounding_may_take(dtype, d, scale):
+    """(8 + log2 d) eps of the type that is sent, for products and a sum by halves, and d eps of
+    float64 for a norm summed one by one; nearly all of it is left of an ordinary vector."""
+    u = scale * torch.linspace(-1, 1, d, dtype=dtype)
+    length = math.sqrt(math.fsum(v * v for v in clip(u, 0.7).double().tolist()))
+    units = 8 + math.log2(d) + d * 2.0**-52 / torch.finfo(dtype).eps
+    assert (1 - length / 0.7) / torch.finfo(dtype).eps == pytest.approx(units, rel=0.05, abs=1)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

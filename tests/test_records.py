@@ -4,6 +4,7 @@ attack."""
 import itertools
 import json
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from equipoise.privacy.stability import Stability
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, least_squares, linear_clients
 from equipoise.tasks.task import Table
+from equipoise.training import prepare
 from problems import FINE
 
 SETTINGS = list(itertools.product((0.01, 0.05, 0.2, 0.5), (0.8, 1.5, 4.0), (20, 300)))
@@ -237,6 +239,22 @@ def worst_distance(tau, far, m=40, l2=0.1, restarts=6, prox=0.0):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+@pytest.mark.parametrize(("eta", "mu", "m"), [(0.5, 0.1, 1), (0.003, 0.0, 7), (1.9, 0.02, 900)])
+def test_stability_leaves_room_for_rounding(eta, mu, m, neighbours):
+    """A millionth above the recursion in exact fractions, for messages and for hidden states."""
+    bound = Stability(eta, 5, 1.0, mu, 1.5, m, neighbours)
+    step = Fraction(2 if neighbours == "replace-one" else 1) * Fraction(eta) * Fraction(1.5) / m
+    c, apart = 1 - Fraction(eta) * Fraction(mu), Fraction(0)
+    for _ in range(5):
+        apart = c * apart + step
+    assert 1 + 0.9e-6 < bound.sensitivity / apart < 1 + 1.1e-6
+    # The least sum of squared shifts a_t with sum_t c^(tau-t) (step - a_t) = 0, by Cauchy.
+    sums = sum(c**t for t in range(5)), sum(c ** (2 * t) for t in range(5))
+    least = (step / Fraction(eta) * sums[0]) ** 2 / sums[1]
+    assert 1 + 0.9e-6 < bound.hidden_state_mu(1.0) / math.sqrt(least) < 1 + 1.1e-6
+
+
 @pytest.mark.parametrize("tau", [1, 4, 16])
 @pytest.mark.parametrize("far", [0.0, 3.0, 200.0])
 def test_no_neighbour_moves_a_message_further_than_stability_says(tau, far):
@@ -638,6 +656,57 @@ BAD = [
 def test_what_would_break_the_promise_is_refused(how, sentence):
     with pytest.raises((InvalidValue, DataError), match=sentence):
         train(**{**RUN, **how})
+
+
+def test_a_clipped_multinomial_loss_is_refused_in_messages():
+    """A clip that never acts changes nothing; the largest float below it is refused."""
+    digits = {"task": "digits", "clients": 3, "unit": "record", "noise_in": "message"}
+    digits |= {"epsilon": 2, "iterations": 4, "local_steps": 2}
+    free = prepare(**digits)
+    longest = free.facts.gradient_bound
+    for clip in (longest, 2 * longest):
+        made = prepare(**digits, clip=clip)
+        assert made.account == free.account
+    with pytest.raises(InvalidValue, match="a clipped multinomial loss is not convex"):
+        prepare(**digits, clip=math.nextafter(longest, 0))
+    for size, event in zip(free.facts.sizes, free.account.events, strict=True):
+        run = free.run
+        bound = Stability(
+            run.eta, 2, free.facts.L, free.facts.mu, longest, size, "replace-one"
+        ).sensitivity
+        assert bound < event.sensitivity <= 1.01 * bound
+
+
+@pytest.mark.parametrize("noise_in", ["gradient", "message", "hidden-gradient"])
+def test_a_client_with_one_record_is_protected_by_its_own_bound(noise_in):
+    """The same as any other number; a client with none cannot take part."""
+    ready = prepare(**{**RUN, "noise_in": noise_in, "iterations": 4, "local_steps": 2})
+    facts, mechanism = ready.facts, ready.run.mechanism
+    facts = facts._replace(sizes=(1, 5), clients=2, batch=None)
+    lonely, other = mechanism.events(ready.run, facts, ready.schedule)
+    if noise_in == "message":
+        assert lonely.sensitivity == pytest.approx(5 * other.sensitivity, rel=0.01)
+    else:  # told of the sum
+        assert lonely.sensitivity == pytest.approx(other.sensitivity)
+    for event in (lonely, other):
+        assert event.epsilon(ready.run.delta) <= ready.run.epsilon
+    with pytest.raises(DataError, match="a client has no records"):
+        mechanism.events(ready.run, facts._replace(sizes=(0, 5)), ready.schedule)
+
+
+def test_a_noisy_gradient_of_one_record_and_of_none():
+    """Of one record it is that record's; rates end at 1, which is one of them."""
+    one, none = (Table(np.ones((n, 2)), np.ones((n, 1))) for n in (1, 0))
+    clients = linear_clients([one], LOGISTIC, 0.1, None, 0)
+    x = torch.tensor([[0.3, -0.2]], dtype=torch.float64)
+    gradient = NoisyGradient(clients, 9.0, 0.0, (1.0,), SecretNoise(), NOT_ROUNDED)(x, 0)
+    torch.testing.assert_close(gradient, clients.gradient(x, 0), rtol=1e-12, atol=0)
+    for rate in (0.0, 1.0 + 2**-52, -0.5):
+        with pytest.raises(InvalidValue, match="sampling_rate"):
+            NoisyGradient(clients, 9.0, 0.0, (rate,), SecretNoise(), NOT_ROUNDED)
+    both = linear_clients([one, none], LOGISTIC, 0.1, None, 0)
+    with pytest.raises(DataError, match="client 1 has no records"):
+        NoisyGradient(both, 9.0, 0.0, (1.0, 1.0), SecretNoise(), NOT_ROUNDED)
 
 
 def test_least_squares_needs_a_clip_for_stability():

@@ -145,6 +145,19 @@ def test_a_coarse_grid_has_a_lower_bound_all_the_same(noise, steps, rate, neighb
     assert 0.97 * fine.upper < fine.lower < fine.upper
 
 
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+def test_below_the_least_noise_sampling_is_not_counted(neighbours):
+    """All is claimed that steps without samples spend, and nothing is known from below: of a
+    record that is hardly ever drawn nothing may be spent at all. From the least noise on it is."""
+    noise, over = math.nextafter(sampled.LEAST_NOISE, 0), sampled.OVER_CLIP[neighbours]
+    assert sampled_bounds(noise, 1, 1e-6, 1e-5, neighbours) == (
+        0.0,
+        epsilon_spent(noise, 1, over, 1e-5),
+    )
+    counted = sampled_bounds(sampled.LEAST_NOISE, 1, 1e-6, 1e-5, neighbours)
+    assert counted == (0.0, 0.0)
+
+
 def test_what_fourier_transforms_round_away_is_taken_from_delta():
     """Of binomial distributions, whose exact masses are known, all errors together stay below the
     allowance; a delta that is not above it buys no amplification."""

@@ -167,6 +167,8 @@ def test_a_saved_run_reads_back(tmp_path, capsys):
     assert f"saved in {out}" in err.replace("\n", "")
     assert sorted(path.name for path in out.iterdir()) == [
         "curve.png",
+        "guarantee.html",
+        "guarantee.json",
         "guarantee.md",
         "model-card.md",
         "model.safetensors",
@@ -355,8 +357,8 @@ TABLE = (
     "--epsilon 2 --clip 1 --iterations 4 --out run"
 )
 SAVED = (
-    *("result.json", "model.safetensors", "guarantee.md", "bounds.toml"),
-    *("model-card.md", "curve.png"),
+    *("result.json", "model.safetensors", "guarantee.md", "guarantee.json", "guarantee.html"),
+    *("bounds.toml", "model-card.md", "curve.png"),
 )
 
 

@@ -189,7 +189,14 @@ def test_no_release_is_made_in_two_versions(tmp_path, settings, every, kills):
         assert len({(number, digest) for number, digest in seen}) == 12, "two versions of one round"
     result = equipoise.load(tmp_path / "run")
     held = sorted(path.name for path in (tmp_path / "run").iterdir())
-    assert held == ["guarantee.md", "model-card.md", "model.safetensors", "result.json"]
+    assert held == [
+        "guarantee.html",
+        "guarantee.json",
+        "guarantee.md",
+        "model-card.md",
+        "model.safetensors",
+        "result.json",
+    ]
     assert sha256(result.x.tobytes()).hexdigest() == witness.shown[-1][1]
     assert result.account.releases == 12
     if settings is SEEDED:
@@ -455,7 +462,11 @@ def test_an_interrupt_says_where_the_run_stands(tmp_path, monkeypatch, capsys):
         "spent twice\n"
     )
     load = training.load_task
-    monkeypatch.setattr(training, "load_task", lambda *_: signal.raise_signal(signal.SIGINT))
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "load_task", stopped)
     code, out, err = run_command(capsys, *flags)
     assert err == (
         "interrupted: the run stands where it stood; start the same again to go on from there\n"
@@ -524,15 +535,16 @@ def test_the_curve_is_written_where_others_look(tmp_path, monkeypatch, capsys):
     code, out, err = run_command(capsys, *flags, "--log", "csv")
     assert (code, out) == (2, "")
     assert err == "error: log=csv needs a folder to write into: give --out\n"
-    with pytest.raises(InvalidValue, match="log=xml is not one of csv, tensorboard"):
+    with pytest.raises(InvalidValue, match="log=xml is not one of csv, tensorboard, mlflow"):
         equipoise.train(**RUN, out="other", log="xml")
     assert not Path("other").exists()
 
 
-def test_a_log_whose_program_is_not_there_costs_no_budget(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(InvalidValue, match=r"pip install 'equipoise\[tensorboard\]'"):
-        equipoise.train(**RUN, out=tmp_path / "run", log="tensorboard")
+@pytest.mark.parametrize("log", ["tensorboard", "mlflow"])
+def test_a_log_whose_program_is_not_there_costs_no_budget(tmp_path, monkeypatch, log):
+    monkeypatch.setitem(sys.modules, log, None)
+    with pytest.raises(InvalidValue, match=rf"pip install 'equipoise\[{log}\]'"):
+        equipoise.train(**RUN, out=tmp_path / "run", log=log)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -549,6 +561,32 @@ def test_tensorboard_reads_the_curve(tmp_path):
     }
     read = {event.step: event.value for event in events.Scalars("test_error")}
     assert read == pytest.approx({point.round: point.test_error for point in result.curve})
+
+
+@pytest.mark.slow
+def test_mlflow_reads_the_curve(tmp_path, monkeypatch):
+    """In the run's folder, or where the user's server is; that nothing is sent home is its own
+    switch."""
+    pytest.importorskip("mlflow")
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    result = equipoise.train(**RUN, diagnostics=True, out="run", log="mlflow")
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///elsewhere.db")
+    for name in ("run-2", "run-3"):
+        equipoise.save(result, name, log="mlflow")
+    assert not Path("run-2/mlflow.db").exists()
+    for place, names in (("run/mlflow.db", ["run"]), ("elsewhere.db", ["run-2", "run-3"])):
+        client = MlflowClient(tracking_uri=f"sqlite:///{place}")
+        (experiment,) = [e for e in client.search_experiments() if e.name == "equipoise"]
+        runs = client.search_runs([experiment.experiment_id])
+        assert sorted(run.info.run_name for run in runs) == names
+        for run in runs:
+            history = client.get_metric_history(run.info.run_id, "test_error")
+            assert [metric.value for metric in history] == [p.test_error for p in result.curve]
+            assert not any("norm" in name for name in run.data.metrics), "no private value"
 
 
 @pytest.mark.parametrize("unit", ["client", "record"])

@@ -11,18 +11,22 @@ from equipoise._lazy import lazy_names
 
 if TYPE_CHECKING:
     from equipoise.adapting import adapt
+    from equipoise.auditing.audit import Audit, BrokenClaim, audit
     from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel
     from equipoise.estimate import DryRun, dry_run
+    from equipoise.origin import About
     from equipoise.paper.report import report
     from equipoise.planning.plan import Plan, Question
     from equipoise.planning.planner import plan
     from equipoise.privacy.accountants import compare_accountants
     from equipoise.privacy.events import Account, Event
+    from equipoise.privacy.foreign.report import JobAccount, account
     from equipoise.privacy.gaussian import epsilon_spent, gdp_mu, noise_sigma
     from equipoise.privacy.promise import Promise
     from equipoise.result import Result
     from equipoise.saved import load, save
     from equipoise.settings import Run, Settings
+    from equipoise.stating import guarantee
     from equipoise.sweeps.run import sweep
     from equipoise.tasks.own import accuracy, own_task
     from equipoise.tasks.task import Task
@@ -30,12 +34,16 @@ if TYPE_CHECKING:
     from equipoise.training import evaluate, rounds, train
 
 __all__ = [
+    "About",
     "Account",
+    "Audit",
+    "BrokenClaim",
     "DataError",
     "DryRun",
     "EquipoiseError",
     "Event",
     "InvalidValue",
+    "JobAccount",
     "Plan",
     "Promise",
     "Question",
@@ -45,13 +53,16 @@ __all__ = [
     "Task",
     "Tried",
     "UnsafeModel",
+    "account",
     "accuracy",
     "adapt",
+    "audit",
     "compare_accountants",
     "dry_run",
     "epsilon_spent",
     "evaluate",
     "gdp_mu",
+    "guarantee",
     "load",
     "noise_sigma",
     "own_task",
@@ -68,18 +79,22 @@ _names = lazy_names(
     __name__,
     {
         "adapting": "adapt",
+        "auditing.audit": "Audit BrokenClaim audit",
         "errors": "DataError EquipoiseError InvalidValue UnsafeModel",
         "estimate": "DryRun dry_run",
+        "origin": "About",
         "paper.report": "report",
         "planning.plan": "Plan Question",
         "planning.planner": "plan",
         "privacy.accountants": "compare_accountants",
         "privacy.events": "Account Event",
+        "privacy.foreign.report": "JobAccount account",
         "privacy.gaussian": "epsilon_spent gdp_mu noise_sigma",
         "privacy.promise": "Promise",
         "result": "Result",
         "saved": "load save",
         "settings": "Run Settings",
+        "stating": "guarantee",
         "sweeps.run": "sweep",
         "tasks.own": "accuracy own_task",
         "tasks.task": "Task",

@@ -34,7 +34,21 @@ def result_lines(result: Result, parts: bool = True) -> list[str]:
 def dry_run_lines(dry: "DryRun") -> list[str]:
     """Notices first, then what would be spent on what, and what it would take."""
     result, spent = dry.result, _spent(dry.result)[1]
-    facts = [("would spend", spent), *_returns(result), *_promised(result), *_taken(dry)]
+    ledger = [("ledger then", str(standing)) for standing in dry.ledger or ()]
+    facts = [("would spend", spent), *ledger]
+    facts += [*_returns(result), *_promised(result), *_taken(dry)]
+    return [*result.notices, headline(result), *_aligned(facts)]
+
+
+def agreed_lines(result: Result) -> list[str]:
+    """What the parties of an agreement agree on, given what is known of the run beforehand."""
+    assert result.federated
+    facts = [
+        ("agreement", f"SHA-256 {result.federated.agreement}"),
+        ("silos", ", ".join(result.federated.silos)),
+        ("would spend", _spent(result)[1]),
+    ]
+    facts += [*_returns(result), *_promised(result)]
     return [*result.notices, headline(result), *_aligned(facts)]
 
 
@@ -284,10 +298,13 @@ def _nu2(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _budget(plan: Plan) -> str:
-    promise = plan.promise
+    promise, asked, bound = plan.promise, plan.settings, ""
+    if asked and asked.max_tpr is not None and asked.fpr is not None:
+        rates = asked.fpr, asked.max_tpr
+        bound = "; no attacker with {:.3g} of false alarms finds more than {:.3g}".format(*rates)
     return (
         f"epsilon = {plan.epsilon:g}, delta = {plan.delta:g} for one {plan.unit} "
-        f"({promise.neighbours}; trust: {promise.trust})"
+        f"({promise.neighbours}; trust: {promise.trust}){bound}"
     )
 
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,11 +15,12 @@ from equipoise.algorithms.algorithm import FirstSteps
 from equipoise.algorithms.schedule import Schedule
 from equipoise.errors import InvalidValue, require
 from equipoise.facts import EQUAL, Weights
-from equipoise.fleets import Round, SimulatedFleet, averaged, server_rounds
+from equipoise.fleets import Fleet, Round, SimulatedFleet, averaged, server_rounds
 from equipoise.privacy.events import Account
 from equipoise.privacy.lattice import Lattice
 from equipoise.privacy.mechanisms.mechanism import Releaser
 from equipoise.privacy.noise import NoiseSource
+from equipoise.privacy.noisy_gradient import NoisyGradient
 from equipoise.result import Diagnosis, Point
 from equipoise.resume import Parts, RunJournal
 from equipoise.settings import Run
@@ -62,17 +63,26 @@ def run_rounds(
     points: int = POINTS,
     ends: dict[int, Tensor] | None = None,
     journal: RunJournal | None = None,
+    elsewhere: Fleet | None = None,
 ) -> list[list[Trained]]:
     """Train `runs[s][q]` on `tasks[s]` for every s and q.
 
     A run by itself has no leading axes: [d], not [1, 1, d]. `ends` is what runs before it that
     begin alike know of their first steps, and learns what this one does. With a `journal` a run by
-    itself goes on after the last round that is there, which is then the first that is watched.
+    itself goes on after the last round that is there, which is then the first that is watched. The
+    clients of a run by itself may be `elsewhere`, and make their own noise there.
     """
     run = runs[0][0]
     if run.warm_start:
         tasks = [replace(task, x0=public_model(task)) for task in tasks]
-    task, fleet = _fleet(tasks, runs, accounts, noise, ends)
+    fleet: Fleet
+    here: SimulatedFleet | None = None
+    if elsewhere:
+        (task,) = tasks
+        fleet, algorithm = elsewhere, algorithm_of(run)
+    else:
+        task, here = _fleet(tasks, runs, accounts, noise, ends)
+        fleet, algorithm = here, here.algorithm
     # [seeds, 1, d] in a stack: the first local steps are the same for all settings of a seed.
     round = Round(0, 0, task.x0)
     trained = [[Trained(run, len(schedule), round.x) for run in row] for row in runs]
@@ -84,11 +94,10 @@ def run_rounds(
         """The rounds that are left, and what is seen of them on the way."""
         if after:
             yield after
-        server = server_rounds(task.x0, schedule, fleet, fleet.algorithm, run.gamma, after)
+        server = server_rounds(task.x0, schedule, fleet, algorithm, run.gamma, after)
         for round in averaged(server, after):
-            if run.simulation and fleet.overflowed:
-                _note_failures(trained, round.number, fleet)
-            inside.note(fleet)
+            if here:
+                _look_inside(here, round, trained, inside)
             if round.number % apart == 0 or round.number == len(schedule):
                 _measure(trained, task, round)
             if round.number % closer == 0 or round.number == len(schedule):
@@ -96,10 +105,10 @@ def run_rounds(
             yield round
 
     _measure(trained, task, round)
-    if journal is None:
+    if journal is None or here is None:
         rounds: Iterable[Round] = made(None)
     else:
-        parts = Parts(trained[0][0], inside, fleet, task.clients, noise)
+        parts = Parts(trained[0][0], inside, here, task.clients, noise)
         rounds = journal.shown(made(journal.begin(parts, len(task.x0))), parts, len(schedule))
     for seen in watch(rounds, len(schedule)):
         round = seen
@@ -125,7 +134,7 @@ def _fleet(
     run = runs[0][0]
     weights = tasks[0].facts(run.unit).weights(run.weights)
     if _alone(runs):
-        task, algorithm = tasks[0], algorithm_spec(run.algorithm).make(hyper_of(run))
+        task, algorithm = tasks[0], algorithm_of(run)
         gradient, releaser = noise_of(run, task, accounts[0][0], noise, weights)
         if ends is not None and first_steps_of(run):
             gradient = FirstSteps(gradient, ends)
@@ -145,15 +154,33 @@ def single_fleet(
     return fleet, start
 
 
+def algorithm_of(run: Run) -> Algorithm:
+    return algorithm_spec(run.algorithm).make(hyper_of(run))
+
+
 def hyper_of(run: Run) -> Hyper:
     clip = run.clip if run.mechanism.clips_message else math.inf
     return Hyper(run.eta, run.p, clip, run.options)
 
 
+class Seat(NamedTuple):
+    """Which of all clients is here, alone, and how many records the largest has, where that is
+    public."""
+
+    client: int
+    largest: int | None
+
+
 def noise_of(
-    run: Run, task: Task, account: Account, noise: NoiseSource, weights: Weights = None
+    run: Run,
+    task: Task,
+    account: Account,
+    noise: NoiseSource,
+    weights: Weights = None,
+    seat: Seat | None = None,
 ) -> tuple[Gradient, Releaser]:
-    """Where the noise enters: the clients' gradients, and how their updates are released."""
+    """Where the noise enters: the clients' gradients, and how their updates are released. A client
+    that is alone, in its seat and with its own account, does what it does among all."""
     holders: Any = task.clients if run.unit == "client" else record_clients(task, run)
     clients, lattice = len(holders.sizes), lattice_of(run, account)
     added = [
@@ -168,7 +195,11 @@ def noise_of(
     mechanism = run.mechanism
     gradient = mechanism.gradient(holders, run.clip, sigma, lattice, rates, noise)
     shares = run.promise.shares(weights)
-    share = torch.tensor(shares, dtype=torch.float64).unsqueeze(-1) if shares else 1.0
+    share: Any = torch.tensor(shares, dtype=torch.float64).unsqueeze(-1) if shares else 1.0
+    if seat:
+        share = shares[seat.client] if shares else 1.0
+        if isinstance(gradient, NoisyGradient):
+            gradient = replace(gradient, largest=seat.largest)
     return gradient, mechanism.releaser(run.clip, sigma, lattice, share)
 
 
@@ -386,6 +417,15 @@ def _listed(values: Tensor | None, trained: list[list[Trained]]) -> list[Any]:
     differ yet."""
     shape = len(trained), len(trained[0])
     return [None] * math.prod(shape) if values is None else values.expand(shape).flatten().tolist()
+
+
+def _look_inside(
+    fleet: SimulatedFleet, round: Round, trained: list[list[Trained]], inside: Inside
+) -> None:
+    """What only a simulation may see of its clients."""
+    if trained[0][0].run.simulation and fleet.overflowed:
+        _note_failures(trained, round.number, fleet)
+    inside.note(fleet)
 
 
 def _note_failures(trained: list[list[Trained]], number: int, fleet: SimulatedFleet) -> None:

@@ -3,7 +3,8 @@
 EquipoiseError
 ├── InvalidValue      a value that breaks a rule; the text says name=value, the rule and the way out
 ├── UnsafeModel       a model that would carry data statistics past the noise
-└── DataError         records that cannot be read or do not fit together
+├── DataError         records that cannot be read or do not fit together
+└── LinkDown, LinkRefused, MissingSilo   what goes wrong between machines (fleets/link.py)
 """
 
 from collections.abc import Iterator

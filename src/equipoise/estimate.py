@@ -9,12 +9,14 @@ there are.
 
 import json
 import math
+import os
 import sys
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from equipoise.charging import budget_of
 from equipoise.engine import Trained, points_of, single_fleet
 from equipoise.fleets import Broadcast
 from equipoise.result import Result
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from equipoise.planning.plan import Plan
+    from equipoise.privacy.ledger_books import Standing
 
 LEAST = 0.2  # seconds that are worth measuring: what takes less is repeated
 MEASURED = ("test_error", "baseline_error", "client_error", "public_only", "curve", "per_round")
@@ -38,11 +41,13 @@ class DryRun:
     result    what can be said of it beforehand: its settings, account and notices; no model
     seconds   how long training would take here, roughly
     memory    bytes that this process needed so far, roughly; None where that is not known
+    ledger    how the caps of a ledger would stand afterwards; None without one
     """
 
     result: Result
     seconds: float
     memory: int | None
+    ledger: "list[Standing] | None" = None
 
     def __str__(self) -> str:
         from equipoise.describe import dry_run_lines
@@ -54,16 +59,28 @@ class DryRun:
     def to_json(self) -> str:
         """One JSON document."""
         known = self.result.model_dump(mode="json", exclude=NOT_YET)
+        if self.ledger is not None:
+            known["ledger"] = [standing.as_json() for standing in self.ledger]
         return json.dumps({**known, "seconds": self.seconds, "memory": self.memory}, indent=2)
 
 
-def dry_run(settings: "Settings | Plan | None" = None, **values: Any) -> DryRun:
+def dry_run(
+    settings: "Settings | Plan | None" = None,
+    *,
+    ledger: "str | os.PathLike[str] | None" = None,
+    cap_epsilon: float | None = None,
+    cap_delta: float | None = None,
+    **values: Any,
+) -> DryRun:
     """What `train` would do with the same arguments: ``dry_run(task="breast-cancer", epsilon=2,
-    clip=1)``. It reads, resolves and accounts; it spends nothing, and writes nothing."""
+    clip=1)``. It reads, resolves and accounts; it spends nothing, and writes nothing. With a ledger
+    that would refuse the run it refuses it."""
+    budget = budget_of(ledger, cap_epsilon, cap_delta)
     ready = prepare(settings, **values)
+    standings = budget.after(ready) if budget else None
     seconds = _seconds(ready)
     nothing = Trained(ready.run, len(ready.schedule), ready.task.x0)
-    return DryRun(result_of(ready, nothing), one_figure(seconds), _memory())
+    return DryRun(result_of(ready, nothing), one_figure(seconds), _memory(), standings)
 
 
 def _seconds(ready: Prepared) -> float:

@@ -20,6 +20,7 @@ from pydantic import (
 from equipoise.errors import DataError
 from equipoise.fields import Real
 from equipoise.measures import Measures
+from equipoise.origin import About, Origin
 from equipoise.privacy.events import Account, Event
 from equipoise.settings import Returns, Run
 
@@ -83,6 +84,21 @@ class PublicOnly(BaseModel):
     records: int
     test_error: Real
     test_loss: Real
+
+
+class Federated(BaseModel):
+    """Where a run took place whose clients were not in one process.
+
+    silos       their names, in the order of the clients
+    agreement   the SHA-256 of what they agreed on
+    masked      whether only sums of messages could be read, by the silos' own masks
+    """
+
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+
+    silos: tuple[str, ...]
+    agreement: str
+    masked: bool
 
 
 class Adapted(BaseModel):
@@ -186,8 +202,15 @@ class Result(BaseModel):
     reading: dict[str, Any]
     repeat: str | None
     version: str
+    federated: Federated | None = None
+    """Where it ran; None where that was one process."""
     adapted: Adapted | None = None
     """Where the model was tuned on one client's own records, without noise: NOT TO BE RELEASED."""
+    about: About | None = None
+    """What its owner says about it."""
+    origin: Origin | None = None
+    """When and how it came about; None where nobody noted it, and of simulations, which anybody can
+    repeat. Results that differ in nothing else are equal."""
     x: Annotated[Any, Field(exclude=True, repr=False)] = None
     """The model that `run.returns` says, a vector [d]; not part of the document."""
     module: Annotated[Any, Field(exclude=True, repr=False)] = None
@@ -260,7 +283,9 @@ class Result(BaseModel):
         return {**state, "__dict__": {**state["__dict__"], "module": None}}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Result) and self.model_dump() == other.model_dump()
+        if not isinstance(other, Result):
+            return False
+        return self.model_dump(exclude={"origin"}) == other.model_dump(exclude={"origin"})
 
     __hash__ = None  # type: ignore[assignment]  # it holds lists
 

@@ -105,6 +105,12 @@ class RunJournal:
             self._check(self._entry.head, fingerprint)
             self.number = int(self._entry.head["stand"]["number"])
 
+    @property
+    def name(self) -> str:
+        """Of this run, and no other: the same when it goes on."""
+        salt = bytes.fromhex(self._head["salt"])
+        return blake2b(b"the name of a run", digest_size=8, key=salt).hexdigest()
+
     def begin(self, parts: Parts, d: int) -> Round | None:
         """The round after which to go on, in these parts too; or None, at the beginning of a
         run."""

@@ -1,6 +1,6 @@
-"""A run in a folder: result.json, model.safetensors, guarantee.md, model-card.md, curve.png, and
-bounds.toml where there was one. A model that was tuned at home has not-to-be-released.md instead of
-guarantee.md, and no curve.
+"""A run in a folder: result.json, model.safetensors, guarantee.md, .json and .html, model-card.md,
+curve.png, and bounds.toml where there was one. A model that was tuned at home has
+not-to-be-released.md instead of a guarantee, and no curve.
 
 The folder is claimed before training, so that no budget is spent on a result that cannot be kept,
 nor by two runs for one folder; and it must have room. While it trains a journal stands there, from
@@ -23,13 +23,13 @@ from pydantic import ValidationError
 from equipoise.card import model_card
 from equipoise.errors import DataError, EquipoiseError, InvalidValue
 from equipoise.journal import wipe
-from equipoise.privacy.statement import statement
+from equipoise.privacy.statement import guarantee_of, page_of, statement
 from equipoise.refusals import first_sentence
 from equipoise.result import Result
 
-GUARANTEE, WARNING = "guarantee.md", "not-to-be-released.md"
+GUARANTEES, WARNING = ("guarantee.md", "guarantee.json", "guarantee.html"), "not-to-be-released.md"
 FILES = (
-    *("result.json", "model.safetensors", GUARANTEE, WARNING, "bounds.toml"),
+    *("result.json", "model.safetensors", *GUARANTEES, WARNING, "bounds.toml"),
     *("model-card.md", "curve.png"),
 )
 MARK = "unfinished"  # a file that stands here until everything but the picture does
@@ -75,7 +75,7 @@ class Claim:
 
     def _written(self, result: Result) -> str:
         """Which files are there, and which are not."""
-        needless = {GUARANTEE, "curve.png"} if result.adapted else {WARNING}
+        needless = {*GUARANTEES, "curve.png"} if result.adapted else {WARNING}
         if not result.reading.get("bounds"):
             needless.add("bounds.toml")
         wanted = [name for name in FILES if name not in needless]
@@ -177,8 +177,8 @@ def check_room(out: Path, parameters: int = 0) -> None:
 
 
 def save(result: Result, out: "str | os.PathLike[str]", *, log: str | None = None) -> str | None:
-    """Write the run into a new folder, and its curve for `log`, csv or tensorboard; returns why
-    the picture or the log is not there, if it is not."""
+    """Write the run into a new folder, and its curve for `log`, csv, tensorboard or mlflow; returns
+    why the picture or the log is not there, if it is not."""
     check_log(log)
     with claimed(out, go_on=False) as claim:
         return claim.save(result, log)
@@ -198,11 +198,22 @@ def _write(folder: Path, result: Result) -> None:
     _write_text(folder / "result.json", result.to_json() + "\n")
     model = model_file(_named(result), metadata={"format": "pt"})
     write_whole(folder / "model.safetensors", lambda path: path.write_bytes(model))
-    words = statement(result, hashlib.sha256(model).hexdigest())
-    _write_text(folder / (WARNING if result.adapted else GUARANTEE), words)
+    for name, text in statements(result, hashlib.sha256(model).hexdigest()).items():
+        _write_text(folder / name, text)
     if bounds := result.reading.get("bounds"):
         _write_text(folder / "bounds.toml", bounds)
     _write_text(folder / "model-card.md", model_card(result))
+
+
+def statements(result: Result, model_sha256: str | None = None) -> dict[str, str]:
+    """What is said of a run, by the name of the file it is said in."""
+    words = statement(result, model_sha256)
+    if result.adapted:
+        return {WARNING: words}
+    guarantee = guarantee_of(result, model_sha256)
+    return dict(
+        zip(GUARANTEES, (words, guarantee.to_json() + "\n", page_of(guarantee)), strict=True)
+    )
 
 
 def load(out: "str | os.PathLike[str]", *, model: bool = True) -> Result:

@@ -22,7 +22,7 @@ from equipoise.errors import InvalidValue, require
 from equipoise.facts import BY_RECORDS, EQUAL, Facts, check_weights
 from equipoise.fields import AlgorithmOptions, HashableOptions, Names, Path, Paths, Real, Weighting
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
-from equipoise.privacy.promise import Neighbours, Promise, Trust, Unit
+from equipoise.privacy.promise import Neighbours, Promise, Trust, Unit, check_given
 from equipoise.refusals import first_sentence
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ class Common(BaseModel):
     person: Path | None = flag(
         None,
         DATA,
-        "for unit person: the column that says whose a row is (task csv); other tasks know it by "
-        "themselves, or not at all",
+        "for unit person: the column that says whose a row is (task csv), or a file with a name on "
+        "a line for each line of the data (task libsvm); other tasks know it by themselves",
     )
     max_records: int = flag(
         10,
@@ -137,6 +137,15 @@ class Common(BaseModel):
         PRIVACY,
         "delta of the guarantee: P(S) <= e^epsilon P'(S) + delta for every set S of outcomes; "
         "choose it far below 1 / number of protected units: from there on nothing is private",
+    )
+    max_tpr: float | None = flag(
+        None,
+        PRIVACY,
+        "instead of epsilon: the largest share of cases, such as 0.05, that an attacker may find "
+        "who raises a share --fpr of false alarms",
+    )
+    fpr: float | None = flag(
+        None, PRIVACY, "the share of false alarms, such as 0.01, that --max-tpr is about"
     )
     unit: Unit = flag(
         "client",
@@ -165,7 +174,8 @@ class Common(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _collect(cls, values: Any) -> Any:
-        """Options of algorithms may be given by name; `clip_norm` is the old name of `clip`."""
+        """Options of algorithms may be given by name; `clip_norm` is the old name of `clip`; and a
+        bound on attacks becomes the epsilon that keeps it."""
         if not isinstance(values, dict):
             return values
         values = dict(values)
@@ -177,6 +187,8 @@ class Common(BaseModel):
             value = values.pop(name, None)
             if value is not None:
                 options[name] = option.read(value)
+        if epsilon := _kept_by(values):
+            values["epsilon"] = epsilon
         return {**values, "options": options} if options else values
 
     @classmethod
@@ -209,6 +221,16 @@ class Common(BaseModel):
             f"person={self.person} with unit={self.unit}: give unit=person, or leave it out",
         )
         check_weights(EQUAL if self.weights is None else self.weights)
+
+
+def _kept_by(values: dict[str, Any]) -> float | None:
+    """The epsilon that keeps a bound on attacks, where one is given instead."""
+    if values.get("max_tpr") is None and values.get("fpr") is None:
+        return None
+    from equipoise.privacy.trade_off import kept_by  # scipy: not for --help
+
+    delta = values.get("delta") or Common.model_fields["delta"].default
+    return kept_by(values.get("max_tpr"), values.get("fpr"), delta, values.get("epsilon"))
 
 
 class Settings(Common):
@@ -324,6 +346,7 @@ class Settings(Common):
     @model_validator(mode="after")
     def _valid(self) -> Self:
         self._check_common()
+        check_given(self.epsilon)
         if self.clients is not None:
             self.promise.check_clients(self.clients)
         algorithm_spec(self.algorithm).given(self.options)
@@ -426,7 +449,8 @@ class Settings(Common):
         words = ["equipoise", "train", "--task", self.task]
         for name, field in Settings.model_fields.items():
             value = getattr(self, name)
-            if name in ("task", "options") or value == field.default:
+            follows = name == "epsilon" and self.max_tpr is not None
+            if name in ("task", "options") or value == field.default or follows:
                 continue
             words += _flag_words(name, value)
         for name, value in self.options.items():

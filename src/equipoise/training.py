@@ -3,13 +3,16 @@
 import math
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from equipoise.algorithms.schedule import Schedule, schedule_of
+from equipoise.charging import Budget, budget_of
 from equipoise.config import read_config
 from equipoise.engine import Trained, Watch, record_clients, run_rounds, single_fleet
 from equipoise.errors import require
@@ -18,8 +21,10 @@ from equipoise.fields import as_paths
 from equipoise.fleets import Round, averaged, server_rounds
 from equipoise.measures import Measures
 from equipoise.measuring import RESAMPLES, THRESHOLD, measures_of
+from equipoise.origin import About, Origin, Told, fingerprints, now, read_about
 from equipoise.privacy.events import Account, account
 from equipoise.privacy.noise import NoiseSource, RepeatableNoise, SecretNoise, SimulatedNoise
+from equipoise.privacy.trade_off import power
 from equipoise.result import Point, PublicOnly, Result
 from equipoise.resume import RunJournal
 from equipoise.settings import Run, Settings
@@ -37,6 +42,7 @@ class Prepared(NamedTuple):
     """A run before its first step: everything is known but what training will find."""
 
     task: Task
+    facts: Facts
     run: Run
     schedule: Schedule
     account: Account
@@ -51,33 +57,63 @@ def train(
     watch: Watch = lambda rounds, total: rounds,
     out: "str | os.PathLike[str] | None" = None,
     log: str | None = None,
+    ledger: "str | os.PathLike[str] | None" = None,
+    cap_epsilon: float | None = None,
+    cap_delta: float | None = None,
+    about: "About | str | os.PathLike[str] | None" = None,
+    salt: "str | os.PathLike[str] | None" = None,
     **values: Any,
 ) -> Result:
     """Train in this process: ``train(task="breast-cancer", epsilon=2, clip=1, ...)``, with the
     keywords of the command; or from Settings, or from a Plan (with anyway=True also from one that
     says not to). A task that was made in Python is given beside a plan: ``train(plan, task=task)``.
 
-    `out` is a folder to save the result in, with its curve for `log`, csv or tensorboard. A run
-    whose process died there goes on from its last round when the same is started again, and spends
-    nothing twice. `watch(rounds, total)` may wrap the iterator of rounds, to show progress; it
-    begins with the round after which a run goes on.
+    `out` is a folder to save the result in, with its curve for `log` (csv, tensorboard, mlflow). A
+    run whose process died there goes on from its last round when the same is started again, and
+    spends nothing twice. `watch(rounds, total)` may wrap the iterator of rounds, to show progress;
+    it begins with the round after which a run goes on.
+
+    `ledger` is a file that counts what all runs on these records tell together: this one is
+    admitted whole before its first step, or refused. The first run brings the cap, for its unit.
+
+    `about` is what only you can say, purpose, controller and the like, for the statement: a TOML
+    file or an About. `salt` is a file of 32 random bytes, made if need be, under which the result
+    notes fingerprints of the data files: keep it, and give it to nobody.
     """
     from equipoise.saved import check_log, claimed
 
     require(out is not None or log is None, f"log={log} without out: give the folder to write into")
     check_log(log)
+    budget = budget_of(ledger, cap_epsilon, cap_delta)
+    if not isinstance(about, About | None):
+        about = read_about(about)
+    beforehand = _planned(Told(about, salt=salt), settings, values.get("plan"))
     if out is None:
-        return train_within(None, settings, watch, **values)
+        return train_within(None, settings, watch, budget, beforehand, **values)
     with claimed(out) as claim:
-        result = train_within(claim, settings, watch, **values)
+        result = train_within(claim, settings, watch, budget, beforehand, **values)
         claim.save(result, log)
         return result
+
+
+def _planned(beforehand: Told, settings: Any, file: Any) -> Told:
+    """By which plan, if by one: a value, or a file."""
+    if file is not None:
+        from equipoise.planning.plan import read_plan
+
+        public = read_plan(file).public  # which says what is wrong with the file
+        return beforehand.planned(Path(file).read_bytes(), public)
+    if hasattr(settings, "to_train"):
+        return beforehand.planned(f"{settings.to_json()}\n".encode(), settings.public)
+    return beforehand
 
 
 def train_within(
     claim: "Claim | None",
     settings: "Settings | Plan | None",
     watch: Watch = lambda rounds, total: rounds,
+    budget: Budget | None = None,
+    beforehand: Told | None = None,
     **values: Any,
 ) -> Result:
     """As `train`, with a journal in a folder that was claimed; not saved yet."""
@@ -85,23 +121,36 @@ def train_within(
 
     if claim:
         check_room(claim.folder)
+    beforehand = beforehand or Told()
     ready, journal = prepare(settings, **values), None
+    require(
+        beforehand.salt is None or not ready.run.simulation,
+        f"salt={beforehand.salt} with a simulation, of which nothing is noted that differs each "
+        "time: leave it out",
+    )
+    prints = fingerprints(ready.run.data, beforehand.salt)
     if claim:
         check_room(claim.folder, ready.task.dimension)
         journal = RunJournal(claim.journal, ready.run, ready.task.fingerprint)
         claim.begun = journal.number
         if isinstance(ready.noise, SecretNoise):
             ready = ready._replace(noise=RepeatableNoise())
+    name = journal.name if journal else os.urandom(8).hex()
+
+    def goes_on() -> bool:
+        return bool(journal and claim and (claim.keep or journal.number))
+
     try:
-        ((trained,),) = run_rounds(
-            [ready.task],
-            [[ready.run]],
-            [[ready.account]],
-            ready.schedule,
-            ready.noise,
-            watch,
-            journal=journal,
-        )
+        with budget.charged(ready, name, goes_on) if budget else nullcontext() as noted:
+            ((trained,),) = run_rounds(
+                [ready.task],
+                [[ready.run]],
+                [[ready.account]],
+                ready.schedule,
+                ready.noise,
+                (lambda rounds, total: watch(noted(rounds), total)) if noted else watch,
+                journal=journal,
+            )
     except KeyboardInterrupt:
         if journal and journal.number:
             raise KeyboardInterrupt(
@@ -110,13 +159,25 @@ def train_within(
             ) from None
         raise
     finally:
-        if claim and journal:
-            claim.keep = claim.keep or journal.number > 0
-    result = result_of(ready, trained, _measures(ready.task, trained.x))
+        if claim:
+            claim.keep = goes_on()
+    result = result_of(ready, trained, measures_on_test(ready.task, trained.x))
+    known: dict[str, Any] = {"about": beforehand.about}
+    if not ready.run.simulation:
+        earlier, standings = budget.noted(name) if budget else (None, ())
+        known["origin"] = Origin(
+            run=name,
+            when=now(),
+            plan=beforehand.plan,
+            pool=beforehand.pool,
+            earlier=earlier,
+            ledger=standings,
+            fingerprints=prints,
+        )
     clients = ready.task.clients
-    if ready.command or not isinstance(clients, ModelClients):
-        return result
-    return result.model_copy(update={"module": clients.model.module})
+    if not ready.command and isinstance(clients, ModelClients):
+        known["module"] = clients.model.module
+    return result.model_copy(update=known)
 
 
 def rounds(settings: "Settings | Plan | None" = None, **values: Any) -> Iterator[Round]:
@@ -133,7 +194,7 @@ def rounds(settings: "Settings | Plan | None" = None, **values: Any) -> Iterator
 def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepared:
     """Load the task, settle what was left open, draw the schedule, and account for all of it."""
     own = values.get("task")
-    settings = _settings(settings, values)
+    settings = settings_of(settings, values)
     options = TaskOptions.of(settings)
     if isinstance(own, Task):
         require(
@@ -151,16 +212,16 @@ def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepare
     noise = SecretNoise() if seed is None else SimulatedNoise(seed)
     command = None if isinstance(own, Task) else settings.command
     spent = account_of(run, facts, schedule)
-    return Prepared(task, run, schedule, spent, noise, command, _alone(task))
+    return Prepared(task, facts, run, schedule, spent, noise, command, public_comparison(task))
 
 
-def _alone(task: Task) -> PublicOnly | None:
+def public_comparison(task: Task) -> PublicOnly | None:
     """What public records alone teach: found out before anything private is spent."""
     alone = public_only(task)
     return PublicOnly(**alone._asdict()) if alone else None
 
 
-def _settings(settings: "Settings | Plan | None", values: dict[str, Any]) -> Settings:
+def settings_of(settings: "Settings | Plan | None", values: dict[str, Any]) -> Settings:
     anyway = bool(values.pop("anyway", False))
     if settings is None and "plan" in values:
         from equipoise.planning.plan import read_plan
@@ -193,7 +254,16 @@ def account_of(run: Run, facts: Facts, schedule: Schedule) -> Account:
     events = mechanism.events(run, facts, schedule)
     constants = mechanism.follows_from(run, facts, schedule)
     facts.weights(run.weights)  # refused here, before anything is spent, where they do not fit
-    return account(events, run.delta, not mechanism.by_stability, constants)
+    spent = account(events, run.delta, not mechanism.by_stability, constants)
+    if run.max_tpr is not None and run.fpr is not None:
+        reached = power(spent.events, run.fpr)
+        require(
+            reached <= run.max_tpr,
+            f"max_tpr={run.max_tpr} at fpr={run.fpr}: with this noise an attacker may find "
+            f"{reached:.4g}, since it is not that of plain Gaussian releases; give an epsilon "
+            f"below {run.epsilon:.3g} instead",
+        )
+    return spent
 
 
 def train_together(
@@ -227,19 +297,19 @@ def train_together(
         ),
         "runs of a row have one simulate_noise_seed: they share their noise",
     )
-    alone = [_alone(task) for task in tasks]
+    alone = [public_comparison(task) for task in tasks]
     noises = SimulatedNoise(*seeds)
     trained = run_rounds(tasks, runs, accounts, schedule, noises, points=points, ends=ends)
     results = []
     for s, (task, seed) in enumerate(zip(tasks, seeds, strict=True)):
-        noise = SimulatedNoise(seed)
+        noise, facts = SimulatedNoise(seed), task.facts(runs[s][0].unit)
         row = zip(runs[s], accounts[s], trained[s], strict=True)
         results.append(
             [
                 result_of(
-                    Prepared(task, run, schedule, spent, noise, None, alone[s]),
+                    Prepared(task, facts, run, schedule, spent, noise, None, alone[s]),
                     outcome,
-                    _measures(task, outcome.x, resamples=0),
+                    measures_on_test(task, outcome.x, resamples=0),
                 )
                 for run, spent, outcome in row
             ]
@@ -247,7 +317,7 @@ def train_together(
     return results
 
 
-def _measures(task: Task, x: torch.Tensor, resamples: int = RESAMPLES) -> Measures | None:
+def measures_on_test(task: Task, x: torch.Tensor, resamples: int = RESAMPLES) -> Measures | None:
     """Of the model [d] on the public test records; numbers alone, of a sweep, without intervals and
     clients."""
     if not isinstance(task.measure, Predicts):
@@ -260,7 +330,7 @@ def _measures(task: Task, x: torch.Tensor, resamples: int = RESAMPLES) -> Measur
 
 def result_of(ready: Prepared, trained: Trained, measures: Measures | None = None) -> Result:
     run, task, spent = ready.run, ready.task, ready.account
-    curve, units = trained.curve, task.facts(run.unit).units(run.unit)
+    curve, units = trained.curve, ready.facts.units(run.unit)
     error, _, client_error = curve[-1].of(run.returns) if curve else (None,) * 3
     return Result(
         run=run,
@@ -271,7 +341,7 @@ def result_of(ready: Prepared, trained: Trained, measures: Measures | None = Non
         and not run.promise.vacuous(units, spent.epsilon),
         rounds=trained.rounds,
         dimension=task.dimension,
-        sizes=None if run.unit == "client" else task.facts(run.unit).sizes,
+        sizes=None if run.unit == "client" else ready.facts.sizes,
         mu=task.mu,
         L=task.L,
         noise_source=ready.noise.name if spent.sigma > 0 else "none",

@@ -87,6 +87,14 @@ class Algorithm(NamedTuple):
     begin: Callable[["Tensor"], "Tensor"] = lambda x: x
     server: Callable[["Tensor", "Tensor", Any], "Tensor"] = lambda x, mean, gamma: x + gamma * mean
 
+    def update_shape(self, x: "Tensor") -> "tuple[int, ...]":
+        """Of one client's update, found by a round in which all gradients are zero."""
+        known = self.begin(x)
+        update, _ = self.local_round(
+            known, self.init(known), range(1), lambda x, t: x.new_zeros(x.shape)
+        )
+        return tuple(update.shape)
+
 
 def of_server(value: Any) -> Any:
     """A number of `Hyper` against what the server knows, which has no axis of clients."""

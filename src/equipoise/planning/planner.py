@@ -49,6 +49,8 @@ from equipoise.planning.question import JudgeBy
 from equipoise.planning.search import Searched, effort_of, search
 from equipoise.planning.trial import Trial, try_all
 from equipoise.planning.worlds import Worlds
+from equipoise.privacy.mechanisms.catalogue import mechanism
+from equipoise.privacy.promise import Unit
 from equipoise.tasks import Task, TaskOptions, load_to_plan, task_spec
 from equipoise.tasks.task import Convex, Records
 
@@ -242,7 +244,7 @@ def _plan(
     progress(0.95)
     problem, best, l2 = final.problem, final.best, l2_of(final.public)
     spec = task_spec(question.task or "")
-    clients = None if spec.load_to_plan else public.facts.clients
+    clients = public.facts.clients if spec.deals else None
     shared = {**question.passed_on(clients), "task": question.task}
     if l2 is not None and spec.takes.l2:
         shared |= {"l2": l2, "public_l2": public.task.public_l2}
@@ -334,8 +336,18 @@ def _regularised(
     for l2 in REGULARISERS:
         if l2 != public.facts.mu:
             other = public.with_l2(l2)
-            tried.append(_again(problem_of(other), other, near))
+            fitting = [_contracting(question.unit, each, public, other) for each in near]
+            tried.append(_again(problem_of(other), other, fitting))
     return _cheapest(min(tried, key=lambda each: _worth(each, what)))
+
+
+def _contracting(unit: Unit, candidate: Candidate, before: Public, after: Public) -> Candidate:
+    """The plan with another regulariser: where the guarantee needs local steps that contract, they
+    are shorter by as much as the bound 2 / (L + mu) is."""
+    if not mechanism(unit, candidate.noise_in).by_stability:
+        return candidate
+    bounds = [2 / ((p.facts.L or 0) + (p.facts.mu or 0)) for p in (before, after)]
+    return replace(candidate, eta=candidate.eta * min(1.0, bounds[1] / bounds[0]))
 
 
 def _again(problem: Problem, public: Public, near: list[Candidate]) -> Found:

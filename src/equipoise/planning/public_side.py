@@ -77,6 +77,8 @@ class Public:
 def public_side(question: Question, task: Task) -> Public:
     task = _with_public_model(question, task)
     known = known_of(task, question.skew, question.records)
+    if question.unit == "person" and task.sizes_public:
+        known = known._replace(sizes=task.facts("person").sizes)
     if question.unit != "client" and known.sizes is None:
         known = known._replace(sizes=(known.guess,) * len(task.clients.sizes))
     facts = task.facts("client")

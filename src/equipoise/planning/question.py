@@ -11,7 +11,7 @@ from equipoise.errors import InvalidValue, require
 from equipoise.facts import EQUAL, Facts, Weights
 from equipoise.fields import Path
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
-from equipoise.privacy.promise import Promise
+from equipoise.privacy.promise import Promise, check_given
 from equipoise.settings import MOST_ITERATIONS, Common, default_weights, flag
 
 PLANNED, CONSTANTS = "What is planned", "Constants instead of a task"
@@ -107,7 +107,7 @@ class Question(Common):
     @model_validator(mode="after")
     def _valid(self) -> Self:
         self._check_common()
-        require(len(self.epsilon) > 0, "epsilon is missing: give one budget, or several")
+        check_given(self.epsilon or None)
         for epsilon in self.epsilon:
             promise = self.promise(epsilon)
             if self.clients is not None:

@@ -73,7 +73,9 @@ def next_word_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     """Cross entropy [n, 10, vocabulary] of the next tokens, mean over a sequence's own tokens, then
     over sequences."""
     words, counted = targets.unbind(-1)
-    each = cross_entropy(outputs.transpose(1, 2), words, reduction="none") * counted
+    # As one long list: over the last axis of memory a softmax takes a tenth of the time.
+    each = cross_entropy(outputs.flatten(0, 1), words.flatten(), reduction="none")
+    each = each.view_as(words) * counted
     return (each.sum(1) / counted.sum(1).clamp(min=1)).mean()
 
 
