@@ -263,7 +263,8 @@ def merged(name: str, stores: list[str]) -> None:
     """One store of several, made anew."""
     for path in (store_of(name), f"{store_of(name)}-wal", f"{store_of(name)}-shm"):
         Path(path).unlink(missing_ok=True)
-    merge([path for path in map(store_of, stores) if path.exists()], store_of(name))
+    if done := [path for path in map(store_of, stores) if path.exists()]:
+        merge(done, store_of(name))
 
 
 def write_reports() -> None:
