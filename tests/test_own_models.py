@@ -11,6 +11,7 @@ from torch import nn
 
 import equipoise
 from equipoise import DataError, InvalidValue, UnsafeModel, own_task, train
+from equipoise.algorithms.algorithm import Steps, descend
 from problems import ROOT, TASK_FILE, blobs, run_command
 
 
@@ -77,6 +78,44 @@ def test_own_gradients_are_autograds_and_clients_can_be_alone():
             by_hand = torch.cat([(residual.T @ inputs / len(inputs)).reshape(-1), residual.mean(0)])
             torch.testing.assert_close(stacked[run, i], by_hand)
             torch.testing.assert_close(task.clients.alone(i).gradient(x[run, i], 0), by_hand)
+
+
+class Odd(nn.Module):
+    """Gradients that are one tensor, that take no memory of their own, and that are not there."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(4, 2)), nn.Parameter(torch.randn(4, 2))
+        self.shift, self.unused = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.ones(3))
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, inputs):
+        return self.drop(inputs @ (self.a + self.b)) + self.shift
+
+
+def odd_loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets) + outputs.mean() / 100
+
+
+@pytest.mark.parametrize("h", [None, 0.01])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_steps_in_one_piece_of_memory_are_steps_one_by_one(h, kind):
+    """Bit for bit, of all clients and of one alone, and the model that they begin from stays."""
+    torch.manual_seed(2)
+    clients = [(inputs.to(kind), targets) for inputs, targets in blobs(3)[0]]
+    clients.append((clients[0][0][:0], clients[0][1][:0]))
+    task = own_task(Odd().to(kind), clients, odd_loss, equipoise.accuracy, batch=5)
+    assert isinstance(task.clients.steps, Steps)
+    x = task.x0 + torch.randn(4, task.dimension).to(kind) / 10
+    shift = None if h is None else h * torch.randn(4, task.dimension).to(kind)
+    begun = x.clone()
+
+    everybody = descend(x, range(3, 9), task.clients.steps, 0.1, shift)
+    assert torch.equal(everybody, descend(x, range(3, 9), task.clients.gradient, 0.1, shift))
+    assert torch.equal(x, begun)
+    for i in range(4):
+        alone, own = task.clients.alone(i), None if shift is None else shift[i]
+        assert torch.equal(descend(x[i], range(3, 9), alone.steps, 0.1, own), everybody[i])
 
 
 def test_a_client_whose_records_fail_sends_zero_and_noise_and_nobody_hears(client_log):

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from equipoise.errors import require
 
@@ -17,12 +17,25 @@ Gradient = Callable[["Tensor", int], "Tensor"]
 of the whole run."""
 
 
-def descend(x: "Tensor", iterations: range, gradient: Gradient, eta: Any) -> "Tensor":
-    """Where plain local steps end that begin at x."""
-    if isinstance(gradient, FirstSteps) and iterations.start == 0:
-        return gradient.descend(x, iterations, eta)
+@runtime_checkable
+class Steps(Protocol):
+    """A gradient that can make plain local steps by itself, sooner than step by step."""
+
+    def __call__(self, x: "Tensor", t: int) -> "Tensor": ...
+
+    def descend(self, x: "Tensor", iterations: range, eta: Any, h: "Tensor | None") -> "Tensor":
+        """The same numbers as `descend` without it, bit for bit."""
+        ...
+
+
+def descend(
+    x: "Tensor", iterations: range, gradient: Gradient, eta: Any, h: "Tensor | None" = None
+) -> "Tensor":
+    """Where plain local steps end that begin at x; each by eta (gradient - h), if there is an h."""
+    if isinstance(gradient, Steps):
+        return gradient.descend(x, iterations, eta, h)
     for t in iterations:
-        x = x - eta * gradient(x, t)
+        x = x - eta * (gradient(x, t) if h is None else gradient(x, t) - h)
     return x
 
 
@@ -38,11 +51,11 @@ class FirstSteps:
     def __call__(self, x: "Tensor", t: int) -> "Tensor":
         return self.gradient(x, t)
 
-    def descend(self, x: "Tensor", iterations: range, eta: Any) -> "Tensor":
+    def descend(self, x: "Tensor", iterations: range, eta: Any, h: "Tensor | None") -> "Tensor":
+        if iterations.start > 0 or h is not None:
+            return descend(x, iterations, self.gradient, eta, h)
         begun = max((steps for steps in self.ends if steps <= iterations.stop), default=0)
-        x = self.ends.get(begun, x)
-        for t in iterations[begun:]:
-            x = x - eta * self.gradient(x, t)
+        x = descend(self.ends.get(begun, x), iterations[begun:], self.gradient, eta)
         self.ends[iterations.stop] = x
         return x
 

@@ -63,13 +63,11 @@ def dp_scaffnew(
     def local_round(
         x: "Tensor", state: State, iterations: range, gradient: Gradient
     ) -> "tuple[Tensor, State]":
-        h, x_hat = state.h, x
         if state.x_hat is x:  # the first round, in which h is zero
             x_hat = descend(x, iterations, gradient, eta)
-            return x_hat - x, State(h, x_hat, x)
-        h = h + learning * p / eta * (x - state.x_hat)  # l. 13, with the x just received
-        for t in iterations:
-            x_hat = x_hat - eta * (gradient(x_hat, t) - h)  # l. 4-5
+            return x_hat - x, State(state.h, x_hat, x)
+        h = state.h + learning * p / eta * (x - state.x_hat)  # l. 13, with the x just received
+        x_hat = descend(x, iterations, gradient, eta, h)  # l. 4-5
         return x_hat - eta / p * h - x, State(h, x_hat, x)  # l. 8, before clip and noise
 
     def after_release(state: State, update: "Tensor", release: "Tensor") -> State:

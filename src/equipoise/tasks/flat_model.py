@@ -4,8 +4,8 @@ import copy
 import math
 import random
 import warnings
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -105,12 +105,44 @@ class FlatModel:
     ) -> Tensor:
         """The gradient of the loss of a batch at x; what is random in the module (dropout) depends
         only on the integers `draw`."""
-        leaf = x.detach().clone().requires_grad_()
-        values = named_tensors(leaf, self.shapes)
-        with _seeded(*draw), one_pass(self._module, values, loss) as loss:
+        with _restored():
+            values = learning(x.detach().clone(), self.shapes)
+            gradients = self._gradients(values, loss, inputs, targets, *draw)
+            return torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+    @contextmanager
+    def steps(
+        self, x: Tensor, loss: Loss, eta: float, h: Tensor | None
+    ) -> Iterator[Callable[..., Tensor]]:
+        """Inside, a function that makes one step more from x by eta (gradient - h), and says where
+        it leads. It takes what `gradient` does, and all of them happen in one piece of memory."""
+        x, scaled = x.detach().clone(), torch.empty_like(x)
+        values, parts = learning(x, self.shapes), named_tensors(scaled, self.shapes)
+        shifts = {} if h is None else named_tensors(h, self.shapes)
+
+        def step(inputs: Tensor, targets: Tensor, *draw: int) -> Tensor:
+            gradients = self._gradients(values, loss, inputs, targets, *draw)
+            with torch.no_grad():
+                for gradient, (name, part) in zip(gradients, parts.items(), strict=True):
+                    moved = torch.sub(gradient, shifts[name], out=part) if shifts else gradient
+                    values[name].sub_(torch.mul(moved, eta, out=part))
+            return x
+
+        with _restored():
+            yield step
+
+    def _gradients(
+        self, values: dict[str, Tensor], loss: Loss, inputs: Tensor, targets: Tensor, *draw: int
+    ) -> Sequence[Tensor]:
+        """Of the loss of a batch, by these parameters; an empty batch has none."""
+        parts = [*values.values()]
+        if len(inputs) == 0:
+            return [torch.zeros_like(part) for part in parts]
+        _seed(*draw)
+        with one_pass(self._module, values, loss) as loss:
             self._module.train()
-            (gradient,) = torch.autograd.grad(loss(self._module(inputs), targets), leaf)
-            return gradient
+            value = loss(self._module(inputs), targets)
+            return torch.autograd.grad(value, parts, materialize_grads=True)
 
     def clipped_sum(
         self,
@@ -256,10 +288,19 @@ class FlatModel:
 @contextmanager
 def _seeded(*draw: int) -> Iterator[None]:
     """Inside, torch draws what follows from these integers."""
-    with torch.random.fork_rng(devices=[]):
-        # torch.manual_seed costs as much as a layer
-        torch.default_generator.manual_seed(int.from_bytes(digest(7, *draw)))
+    with _restored():
+        _seed(*draw)
         yield
+
+
+def _restored() -> AbstractContextManager[None]:
+    """Afterwards torch draws what it would have drawn."""
+    return torch.random.fork_rng(devices=[])
+
+
+def _seed(*draw: int) -> None:
+    # torch.manual_seed costs as much as a layer
+    torch.default_generator.manual_seed(int.from_bytes(digest(7, *draw)))
 
 
 def _generators() -> tuple[bytes, object, object]:
@@ -284,6 +325,11 @@ def named_tensors(x: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Te
     return {
         name: piece.view(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
     }
+
+
+def learning(x: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
+    """The same as leaves of autograd's graph, in the memory of x."""
+    return {name: part.detach().requires_grad_() for name, part in named_tensors(x, shapes).items()}
 
 
 def _check_buffers(module: nn.Module) -> None:

@@ -108,8 +108,14 @@ class ModelClients:
         return torch.stack([self._gradient(i, x_i, t) for i, x_i in enumerate(x)])
 
     def _gradient(self, i: int, x: Tensor, t: int) -> Tensor:
-        chosen = torch.from_numpy(self.minibatches.of(i, t)) if self.minibatches else slice(None)
-        return self.gradient_of(i, chosen, x, f"local step {t}", self.seed, t)
+        return self.gradient_of(i, self._chosen(i, t), x, f"local step {t}", self.seed, t)
+
+    def _chosen(self, i: int, t: int) -> Tensor | slice:
+        return torch.from_numpy(self.minibatches.of(i, t)) if self.minibatches else slice(None)
+
+    @property
+    def steps(self) -> "ModelSteps":
+        return ModelSteps(self)
 
     def of_persons(self, most: int) -> ModelPersons:
         return ModelPersons(self, most)
@@ -128,6 +134,14 @@ class ModelClients:
             return self.model.gradient(x, self.loss, inputs, targets, draw, client, number)
         log.warning("client %d, %s: %s", client, what, tried.kind_and_place)
         return torch.full_like(x, torch.nan)
+
+    def batch(self, i: int, t: int) -> tuple[Tensor, Tensor]:
+        """A client's readable records in local step t, as the model gets them."""
+        inputs, targets = self._readable(i, self._chosen(i, t))
+        if len(inputs) == 0:
+            return inputs, targets
+        client = i if self.single is None else self.single
+        return self._augmented(inputs, self.seed, client, t), targets
 
     def _readable(self, i: int, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
         """The chosen records of a client, less those that could not be read."""
@@ -287,6 +301,45 @@ class ModelClients:
             useless=self.useless[here],
             owners=self.owners and self.owners[here],
         )
+
+
+@dataclass(frozen=True, repr=False)
+class ModelSteps:
+    """The clients' gradient, which makes plain local steps by itself: client by client, and in
+    memory of one model, so that a step finds near the processor what the one before it wrote."""
+
+    clients: ModelClients
+
+    def __call__(self, x: Tensor, t: int) -> Tensor:
+        return self.clients.gradient(x, t)
+
+    def descend(self, x: Tensor, iterations: range, eta: float, h: Tensor | None) -> Tensor:
+        if self.clients.single is not None:
+            return self._of_client(0, x, iterations, eta, h)
+        rows = [None] * len(x) if h is None else h
+        return torch.stack(
+            [
+                self._of_client(i, x_i, iterations, eta, h_i)
+                for i, (x_i, h_i) in enumerate(zip(x, rows, strict=True))
+            ]
+        )
+
+    def _of_client(
+        self, i: int, x: Tensor, iterations: range, eta: float, h: Tensor | None
+    ) -> Tensor:
+        """One whose records make the model or the loss fail gets NaN, as in `gradient_of`."""
+        clients, t = self.clients, iterations.start
+        client = i if clients.single is None else clients.single
+        with (
+            UserCode() as tried,
+            warnings.catch_warnings(record=True),
+            clients.model.steps(x, clients.loss, eta, h) as step,
+        ):
+            for t in iterations:
+                x = step(*clients.batch(i, t), clients.seed, client, t)
+            return x
+        log.warning("client %d, local step %d: %s", client, t, tried.kind_and_place)
+        return torch.full_like(x, torch.nan)
 
 
 def measure(

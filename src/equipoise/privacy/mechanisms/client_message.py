@@ -100,7 +100,7 @@ class ClientMessage:
         noise: "NoiseSource",
     ) -> Gradient:
         """Their own: nothing is noised before the message."""
-        gradient: Gradient = clients.gradient
+        gradient: Gradient = getattr(clients, "steps", clients.gradient)
         return gradient
 
     def releaser(self, clip: Any, sigma: Any, lattice: Lattice, share: Any = 1.0) -> Releaser:
