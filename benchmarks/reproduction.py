@@ -22,6 +22,7 @@ import shutil
 import sqlite3
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ import torch
 from equipoise import report, sweep
 from equipoise.paper.second_stage import CLIP, other_iterations, swept_case
 from equipoise.reports.study import NOT_PRIVATE
+from equipoise.settings import Run
 from equipoise.sweeps.grid import grid
 from equipoise.sweeps.merge import merge
 from equipoise.sweeps.stacks import key_of, resolved
@@ -41,7 +43,7 @@ STORES = ROOT / "reproduction"
 KEPT = ROOT / "benchmarks" / "results" / "reproduction"
 BOTH = ["dp-fedavg", "dp-scaffnew"]
 EPSILONS = [3.3, 2.0, 1.0, 0.5]
-AT_OTHER_CLIPS = [3.3, 1.0]  # budgets at clips other than that of the figures by budget
+AT_OTHER_CLIPS = [3.3]  # budgets at clips other than that of the figures by budget
 LEMMA = {"noise_rule": "lemma1", "v": "record-style"}
 
 FIRST: dict[str, dict[str, Any]] = {
@@ -50,7 +52,7 @@ FIRST: dict[str, dict[str, Any]] = {
         "iterations": 1000,
         "local_steps": [1, 8, 25, 100, 250, 1000],
         "clips": [1.0, 3.0, 10.0, 50.0, 100.0],
-        "seeds": [0, 1, 2, 3, 4],
+        "seeds": [0, 1, 2],
         "record": {"sampling_rate": 0.03, "eta": 1.0, "iterations": 200, "local_steps": 10},
     },
     "cifar10-narrow": {
@@ -257,6 +259,17 @@ def unpack() -> None:
         store = STORES / packed.stem
         if not store.exists():
             store.write_bytes(lzma.decompress(packed.read_bytes()))
+            known_here(store)
+
+
+def known_here(store: Path) -> None:
+    """Give every run the key that it has on this machine. Keys hash the records as a task prepares
+    them, and the last digits of a picture that was made smaller differ between processors."""
+    with closing(sqlite3.connect(store)) as db, db:
+        rows = db.execute("SELECT key, json_extract(result, '$.run') FROM runs").fetchall()
+        keys = [(key_of(Run.model_validate_json(run)), key) for key, run in rows]
+        for table in ("runs", "curves"):
+            db.executemany(f"UPDATE {table} SET key = ? WHERE key = ?", keys)
 
 
 def merged(name: str, stores: list[str]) -> None:

@@ -292,8 +292,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "a client's failure stops the run",
         "tasks/network.py",
-        "        return torch.full_like(x, torch.nan)",
-        "        raise RuntimeError",
+        "    return torch.full_like(x, torch.nan)",
+        "    raise RuntimeError",
     ),
     (
         "a round that is made again has other noise",

@@ -132,8 +132,7 @@ class ModelClients:
         with UserCode() as tried, warnings.catch_warnings(record=True):
             inputs = self._augmented(inputs, draw, client, number)
             return self.model.gradient(x, self.loss, inputs, targets, draw, client, number)
-        log.warning("client %d, %s: %s", client, what, tried.kind_and_place)
-        return torch.full_like(x, torch.nan)
+        return failed(client, what, tried, x)
 
     def batch(self, i: int, t: int) -> tuple[Tensor, Tensor]:
         """A client's readable records in local step t, as the model gets them."""
@@ -338,8 +337,14 @@ class ModelSteps:
             for t in iterations:
                 x = step(*clients.batch(i, t), clients.seed, client, t)
             return x
-        log.warning("client %d, local step %d: %s", client, t, tried.kind_and_place)
-        return torch.full_like(x, torch.nan)
+        return failed(client, f"local step {t}", tried, x)
+
+
+def failed(client: int, what: str, tried: UserCode, x: Tensor) -> Tensor:
+    """What stands for the outcome of code that failed on a client's records: its update will be
+    zero, and its own side alone is told."""
+    log.warning("client %d, %s: %s", client, what, tried.kind_and_place)
+    return torch.full_like(x, torch.nan)
 
 
 def measure(
