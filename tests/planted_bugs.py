@@ -44,6 +44,7 @@ TESTS = [
         "foreign",
         "adapt",
         "federation",
+        "hostile_lead",
         "audit",
     )
 ]
@@ -1370,6 +1371,36 @@ BUGS = [  # what is wrong, file, old text, new text
         "        True,\n",
     ),
     (
+        "a lead has any Python file run that it can name on a silo's machine",
+        "federation/agreement.py",
+        "        is_file(run.task) == (agreement.task_file is not None),\n",
+        "        True,\n",
+    ),
+    (
+        "a lead paints over what an operator reads of the agreement",
+        "federation/agreement.py",
+        "    require(not unseen, ",
+        "    require(True, ",
+    ),
+    (
+        "a lead makes up a model so long that rounding shows a record",
+        "federation/silo.py",
+        '            raise BadMessage("far")\n',
+        "            pass\n",
+    ),
+    (
+        "a lead makes up a model ten thousand times as long as rounding allows",
+        "privacy/stability.py",
+        "_MOST_ROUNDING = 0.01 ",
+        "_MOST_ROUNDING = 100.0 ",
+    ),
+    (
+        "a lead watches a closed run work on one model after the other",
+        "federation/silo.py",
+        "        self.ledger.check_round(name, round)  # or",
+        "        #",
+    ),
+    (
         "a silo says what failed",
         "federation/silo.py",
         '            log.exception("nothing was sent; no round is made before a new start")\n',
@@ -1477,6 +1508,12 @@ BUGS = [  # what is wrong, file, old text, new text
         "privacy/ledger.py",
         "file.stat().st_mode & 0o077",
         "file.stat().st_mode & 0",
+    ),
+    (
+        "a ledger does not say how many runs a cap leaves out",
+        "privacy/ledger_books.py",
+        "        uncounted = len(self.runs) - len(rows)\n",
+        "        uncounted = 0\n",
     ),
     (
         "a ledger keeps what a closed run has answered",

@@ -332,9 +332,16 @@ def test_a_run_that_protects_no_capped_unit_is_refused(file):
                 InvalidValue, match=f"of unit {unit} bounds nothing for unit client"
             ):
                 ledger.admit("b", cost(0.01, unit))
+        assert "not counted" not in str(ledger.standings()[0])
         ledger.set_cap("record", CAP)
         ledger.admit("b", cost(0.01, "record"))
-        assert float(ledger.standings()[1].mu2) == pytest.approx(0.01 + 0.0001)
+        client, record = ledger.standings()
+        assert float(record.mu2) == pytest.approx(0.01 + 0.0001)
+        # what it tells of a client has no bound, and whoever reads the client's cap must know
+        assert (client.uncounted, record.uncounted) == (1, 0)
+        assert "not counted: 1 run that hides less than a client" in str(client)
+        assert client.as_json()["uncounted"] == 1
+        assert "not counted" not in str(record)
 
 
 def test_the_first_run_brings_the_cap_and_another_is_a_deliberate_act(file):
@@ -716,7 +723,8 @@ def test_what_was_put_back_as_a_whole_shows_against_a_receipt(file):
         assert ledger.verify(receipt) == receipt["row"] + 2
         with pytest.raises(InvalidValue, match="the receipt is of ledger "):
             ledger.verify({**receipt, "ledger": "another"})
-        for wrong in ({}, {**receipt, "mac": "x"}, {**receipt, "row": "?"}):
+        rows = ("?", -1, -(10**30), 1e999)
+        for wrong in ({}, {**receipt, "mac": "x"}, *({**receipt, "row": row} for row in rows)):
             with pytest.raises(InvalidValue, match="the receipt is none"):
                 ledger.verify(wrong)
     put_back(before, *(path.name for path in before))

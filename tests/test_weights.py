@@ -261,7 +261,9 @@ def test_what_weights_are_where_nobody_says():
     assert facts.weights("records") == (0.25, 0.5, 0.25)
 
 
-@pytest.mark.parametrize("weights", ["1,2", "1,-2,1", "1,inf,1", "1,x,1", "", "1,nan,2", "many"])
+@pytest.mark.parametrize(
+    "weights", ["1,2", "1,-2,1", "1,inf,1", "1,x,1", "", "1,nan,2", "many", "1e308,1e308,1"]
+)
 def test_bad_weights_are_refused(weights):
     facts = Facts("csv", 3, 5, 0.1, 10, sizes=(10, 20, 10), L=1.0, mu=0.1)
     with pytest.raises(InvalidValue, match="weights="):

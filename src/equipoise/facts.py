@@ -77,7 +77,7 @@ def check_weights(said: str) -> None:
     except ValueError:
         numbers = []
     require(
-        len(numbers) > 0 and all(0 < number < math.inf for number in numbers),
+        len(numbers) > 0 and min(numbers) > 0 and sum(numbers) < math.inf,
         f"weights={said} is neither equal, records, nor one positive number for each client with "
         "commas between, such as 9000,2600,420",
     )

@@ -24,7 +24,7 @@ from equipoise.fleets.keys import PublicKeys, check_public
 from equipoise.privacy.noise import SecretNoise
 from equipoise.refusals import first_sentence
 from equipoise.settings import Run, Settings
-from equipoise.tasks import Task
+from equipoise.tasks import Task, is_file
 from equipoise.training import Prepared, account_of, public_comparison
 
 NO_PATHS: dict[str, Any] = {"data": (), "test": (), "proxy": (), "bounds": None, "groups": None}
@@ -176,14 +176,32 @@ def check_agreement(agreement: Agreement) -> None:
         "same version",
     )
     check_run(run)
+    unseen = [name for name, value in run if any(not text.isprintable() for text in _texts(value))]
+    require(not unseen, f"agreement: its {', '.join(unseen)} holds what no terminal shows")
     paths = [name for name, nothing in no_paths(run).items() if getattr(run, name) != nothing]
+    if Path(run.task).name != run.task:
+        paths.append("task")
     require(not paths, f"agreement: it names {', '.join(paths)} of somebody's machine")
+    require(
+        is_file(run.task) == (agreement.task_file is not None),
+        f"agreement: it is about task={run.task} "
+        + ("without the file's SHA-256" if is_file(run.task) else "with the SHA-256 of a file")
+        + ": have it made anew by `equipoise federation propose`",
+    )
     require(
         run.clients == len(agreement.silos),
         f"clients={run.clients} with {len(agreement.silos)} silos: one is one client",
     )
     _check_members(agreement.silos)
     _check_sizes(run, agreement.sizes)
+
+
+def _texts(value: Any) -> list[str]:
+    """The words in a setting, which operators read before they agree."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    parts = value if isinstance(value, list | tuple) else [value]
+    return [part for part in parts if isinstance(part, str)]
 
 
 def no_paths(run: Settings) -> dict[str, Any]:

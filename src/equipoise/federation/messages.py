@@ -27,6 +27,7 @@ WORDS = {
     "another": "another model was sent for this round before",
     "size": "the model has another size",
     "finite": "the model is not finite",
+    "far": "the model is longer than rounding allows, where the stability of steps bounds a record",
     "ledger": "its ledger does not let the release out",
     "failed": "something failed there; its own log says what",
 }

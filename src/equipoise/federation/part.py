@@ -7,7 +7,7 @@ from pathlib import Path
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.federation.agreement import Agreement
 from equipoise.settings import Settings
-from equipoise.tasks import Task, TaskOptions, load_client, load_to_plan, task_spec
+from equipoise.tasks import Task, TaskOptions, is_file, load_client, load_to_plan, task_spec
 from equipoise.tasks.bounds import GivenBounds
 from equipoise.tasks.try_data import Tried, try_data
 
@@ -77,7 +77,7 @@ def tried(agreement: Agreement, data: str, person: str | None = None) -> Tried |
 
 def digest_of(task: str) -> str | None:
     """SHA-256 of the task file, where the task is one."""
-    if not task.endswith(".py"):
+    if not is_file(task):
         return None
     try:
         return hashlib.sha256(Path(task).read_bytes()).hexdigest()

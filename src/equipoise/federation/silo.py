@@ -11,6 +11,7 @@ made until the operator, who has read the log, starts the silo again.
 """
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ from equipoise.federation.messages import (
 from equipoise.fleets import Broadcast, client_round
 from equipoise.privacy.clip import whole_steps
 from equipoise.privacy.ledger import Ledger
+from equipoise.privacy.mechanisms.record_message import stability
 from equipoise.privacy.noise import SecretNoise
 from equipoise.tasks.persons import held
 from equipoise.tasks.task import NotesFailures, Task
@@ -80,6 +82,10 @@ class Silo:
             run, part, ready.account, self._noise, weights, seat
         )
         self._like = self._algorithm.begin(torch.zeros_like(part.x0))
+        self._farthest = math.inf
+        if agreement.sizes and run.mechanism.by_stability:
+            bound = stability(run, ready.facts, ready.schedule, agreement.sizes[index])
+            self._farthest = bound.farthest(agreement.dimension)
 
     def answer(self, message: bytes) -> bytes | None:
         """What leaves for the lead; None, once it says that the run is over."""
@@ -113,6 +119,7 @@ class Silo:
         if round != self.ledger.rounds(name) + 1 or round > len(self._schedule):
             raise BadMessage("order")
         known = self._model(question.numbers)
+        self.ledger.check_round(name, round)  # or a closed run would be worked on, again and again
         if self._failed:
             raise BadMessage("failed")
         release, state = self._made(round, known, self.ledger.state(name))
@@ -129,7 +136,10 @@ class Silo:
             raise BadMessage("size")
         if not np.isfinite(numbers).all():
             raise BadMessage("finite")
-        return torch.from_numpy(numbers.copy())
+        known = torch.from_numpy(numbers.copy())
+        if known.norm() > self._farthest:  # made up: no training gets there
+            raise BadMessage("far")
+        return known
 
     def _made(self, round: int, known: Tensor, packed: bytes | None) -> tuple[Tensor, bytes]:
         """The round. Whatever fails in it is a failure: of a ledger errors speak otherwise."""

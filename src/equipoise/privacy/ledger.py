@@ -116,10 +116,13 @@ class Ledger:
     def state(self, run: str) -> bytes | None:
         """The state after the run's newest answer; None before the first, and of a closed run."""
         with self._current():
-            newest = _newest(self._books.run(run))
-            if newest is None:
-                return None
-            return self._content("states", newest)
+            newest = self._books.run(run).newest
+            return None if newest is None else self._content("states", newest)
+
+    def check_round(self, run: str, round: int) -> None:
+        """Refuse a round that `commit` would refuse, before anything is made for it."""
+        with self._current():
+            self._books.check_round(run, round)
 
     def commit(self, run: str, round: int, question: bytes, answer: bytes, state: bytes) -> None:
         """Write down a release. When this returns it is on the disk, and the answer may be sent.
@@ -134,7 +137,7 @@ class Ledger:
                 f"round={round} of run={run} comes before round {charged.released + 1}: rounds are "
                 "released in their order",
             )
-            number, newest = self._end + 1, _newest(charged)
+            number, newest = self._end + 1, charged.newest
             digests = {"question": question, "answer": _digest(answer), "state": _digest(state)}
             body = {"run": run, "round": round}
             body |= {name: digest.hex() for name, digest in digests.items()}
@@ -212,7 +215,7 @@ class Ledger:
             self._read_on()
             runs = self._books.runs.values()
             answers = [entry for run in runs for entry in run.answers.values()]
-            states = [entry for run in runs if (entry := _newest(run))]
+            states = [run.newest for run in runs if run.newest]
             for table, known in (("answers", answers), ("states", states)):
                 for entry in known:
                     self._content(table, entry)
@@ -226,7 +229,8 @@ class Ledger:
         try:
             name, number = str(receipt["ledger"]), int(receipt["row"])
             mac = bytes.fromhex(receipt["mac"])
-        except (KeyError, TypeError, ValueError):
+            require(number >= 0, "")
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise InvalidValue(
                 "the receipt is none: it lacks ledger, row or mac; `equipoise ledger receipt` "
                 "prints one"
@@ -486,10 +490,6 @@ class Ledger:
             raise EquipoiseError(
                 f"ledger={self.path}: {error.strerror}; nothing was released"
             ) from None
-
-
-def _newest(charged: Charged) -> Kept | None:
-    return charged.answers[max(charged.answers)] if charged.answers else None
 
 
 def _digest(content: bytes) -> bytes:

@@ -43,6 +43,11 @@ class Charged:
     open: bool = True
     answers: dict[int, "Kept"] = field(default_factory=dict)
 
+    @property
+    def newest(self) -> "Kept | None":
+        """Of its answers; None where there is none, or none any more."""
+        return self.answers[max(self.answers)] if self.answers else None
+
     def as_json(self) -> dict[str, Any]:
         """For a program; mu2 and delta0 are what it is charged now."""
         return {
@@ -75,6 +80,7 @@ class Standing:
     kept      the share of its delta that is kept for rows' delta0
     mu2       spent by closed runs, or reserved for open ones; delta0 likewise
     changes   how often another cap was here
+    uncounted how many runs hide less than its unit, so that it bounds nothing of what they tell
     """
 
     unit: Unit
@@ -83,6 +89,7 @@ class Standing:
     mu2: Fraction
     delta0: Fraction
     changes: int
+    uncounted: int = 0
 
     @property
     def room(self) -> Fraction:
@@ -114,6 +121,7 @@ class Standing:
             "cap_epsilon": self.cap.epsilon,
             "cap_delta": self.cap.delta,
             "changes": self.changes,
+            "uncounted": self.uncounted,
             "mu2": float(self.mu2),
             "delta0": float(self.delta0),
             "room": float(self.room),
@@ -124,8 +132,15 @@ class Standing:
     def __str__(self) -> str:
         return (
             f"unit {self.unit}: {self.spent:.4g} of {self.cap} spent or reserved; a run of at most "
-            f"{self.fits:.4g} still fits"
+            f"{self.fits:.4g} still fits" + self._uncounted
         )
+
+    @property
+    def _uncounted(self) -> str:
+        if not self.uncounted:
+            return ""
+        runs = "1 run that hides" if self.uncounted == 1 else f"{self.uncounted} runs that hide"
+        return f"; not counted: {runs} less than a {self.unit}, and may tell anything of it"
 
 
 class Books:
@@ -186,9 +201,10 @@ class Books:
         """A cap against the runs that are charged to it: all that protect its unit."""
         cap, kept, changes = self._caps[unit]
         rows = [run.row for run in self.runs.values() if run.cost.unit in PROTECTED_BY[unit]]
+        uncounted = len(self.runs) - len(rows)
         mu2 = sum((Fraction(row.mu2) for row in rows), Fraction(0))
         delta0 = sum((Fraction(row.delta0) for row in rows), Fraction(0))
-        return Standing(unit, cap, kept, mu2, delta0, changes)
+        return Standing(unit, cap, kept, mu2, delta0, changes, uncounted)
 
     def standings(self) -> list[Standing]:
         return [self.standing(unit) for unit in self._caps]

@@ -12,6 +12,7 @@ from equipoise.errors import require
 from equipoise.privacy.promise import OVER_CLIP, Neighbours
 
 _ROUNDING = 1 + 1e-6  # more than what rounding adds to the distance of two runs
+_MOST_ROUNDING = 0.01  # of the sensitivity: what it may add whatever model a lead makes up
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,17 @@ class Stability:
         lie. Gradient steps that contract do not lengthen the gradient, which is G + mu |x| at most
         at the first."""
         return 2 * self.eta * self.local_steps * self.gradient_bound
+
+    def farthest(self, dimension: int) -> float:
+        """How long a model [d] may be from which a client takes its steps: beyond it rounding alone
+        might move two runs apart by a hundredth of the sensitivity.
+
+        In double precision, u = 2^-53, a record's output is wrong by d u |x| times the length of
+        its features at most, so a mean gradient by L d u |x|; eta L <= 2; and the regulariser and
+        the step itself round what is as long as x. Both runs together: (4d + 16) u |x| a step,
+        where one record adds `step_difference`.
+        """
+        return _MOST_ROUNDING * self.step_difference / ((4 * dimension + 16) * 2.0**-53)
 
     def hidden_state_mu(self, step_noise: float) -> float:
         """mu of a round whose every local step adds eta N(0, step_noise^2) and which shows its last

@@ -7,6 +7,7 @@ from equipoise._lazy import lazy_names
 if TYPE_CHECKING:
     from equipoise.tasks.catalogue import (
         TASKS,
+        is_file,
         load_client,
         load_measure,
         load_network,
@@ -24,6 +25,7 @@ __all__ = [
     "Measured",
     "Task",
     "TaskOptions",
+    "is_file",
     "load_client",
     "load_measure",
     "load_network",
@@ -39,8 +41,8 @@ __getattr__ = lazy_names(
     __name__,
     {
         "catalogue": (
-            "TASKS load_client load_measure load_network load_reader load_task load_to_plan "
-            "task_spec"
+            "TASKS is_file load_client load_measure load_network load_reader load_task "
+            "load_to_plan task_spec"
         ),
         "own": "own_task",
         "task": "Clients Measured Task TaskOptions stacked",

@@ -38,7 +38,7 @@ def task_spec(name: str) -> TaskSpec:
     """The task `name`: one of TASKS, or the path of a Python file that defines one."""
     if name in TASKS:
         return TASKS[name]
-    if name.endswith(".py"):
+    if is_file(name):
         return own.file_spec(name)
     near = get_close_matches(name, TASKS, n=1)
     suggestion = f"; did you mean {near[0]}?" if near else ""
@@ -139,7 +139,12 @@ def load_network(name: str, options: TaskOptions) -> FlatModel | None:
 
 def is_named(name: str) -> bool:
     """Whether it stands for a task that anybody can load."""
-    return name in TASKS or name.endswith(".py")
+    return name in TASKS or is_file(name)
+
+
+def is_file(name: str) -> bool:
+    """Whether it is the path of a Python file, which runs where the task is loaded."""
+    return name not in TASKS and name.endswith(".py")
 
 
 def _checked(name: str, options: TaskOptions) -> TaskSpec:
