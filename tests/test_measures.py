@@ -298,6 +298,14 @@ def test_one_class_alone():
         assert measures[name].low is not None, name
 
 
+def test_one_class_alone_of_several():
+    """Without records of another class nothing is ranked."""
+    measures = measures_of(many(40)._replace(truth=np.full(40, 2)))
+    for name in ("auroc", "average_precision"):
+        assert measures[name] == Estimate(None), name
+    assert measures["accuracy"].low is not None
+
+
 @pytest.mark.parametrize("make", [two, many, values])
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_too_few_records(make, n):
