@@ -417,7 +417,7 @@ def test_groups_of_a_column_that_only_the_test_records_have(clinic, capsys):
     write_wards("wards.csv")
     code, _, err = run_command(capsys, *TABLES.split())
     assert code == 2
-    assert "has ward besides" in err
+    assert "also has ward: declare it there" in err
     code, out, _ = run_command(capsys, *f"{TABLES} --groups ward --out run --json".split())
     assert code == 0
     measures = json.loads(out)["measures"]
@@ -501,7 +501,7 @@ def test_a_private_file_may_not_have_the_column(clinic, capsys):
     Path("a.csv").write_text(WARDS + "30,f,0.1,no,north\n")
     code, _, err = run_command(capsys, *f"{TABLES} --groups ward".split())
     assert code == 2
-    assert "a.csv does not have the columns of the bounds file: it has ward besides" in err
+    assert "a.csv does not have the columns of the bounds file: it also has ward: " in err
 
 
 def test_by_client_where_test_records_have_one():
