@@ -1,7 +1,7 @@
 """What training together is worth to five unlike hospitals: the data of `examples/hospitals.py`.
 
-    make bench-hospitals            # resumable; a line for every plan and every seed goes to
-    benchmarks/results/hospitals.jsonl python benchmarks/hospitals.py --table
+    make bench-hospitals                      # resumable: benchmarks/results/hospitals.jsonl
+    python benchmarks/hospitals.py --table    # prints what is there
 
 Unit record, local trust, replace-one, delta = 1e-5, weights by records. `plan` chooses the settings
 once, for epsilon = 2 on the public files of seed 0; then 20 seeds draw patients and noise. Every

@@ -1,7 +1,7 @@
 """Is it worth clipping persons, or do wider noise and clipped rows do as well?
 
-    make bench-persons            # resumable; a line for every cell goes to
-    benchmarks/results/persons.jsonl python benchmarks/persons.py --table
+    make bench-persons                      # resumable: benchmarks/results/persons.jsonl
+    python benchmarks/persons.py --table    # prints what is there
 
 The same promise in two ways, (epsilon, 1e-5) for a person with four rows at one of five silos: unit
 person, and unit record with so much noise that four rows together have it (group accounting: mu / 4

@@ -299,6 +299,18 @@ def test_a_tuned_run_says_what_it_is(run, mine, capsys):
     assert equipoise.load("run").adapted is None
 
 
+def test_figures_of_the_federated_model_are_not_those_of_the_tuned_one(clinic, capsys):
+    Path("mine.csv").write_text(people(60, 3))
+    Path("test.csv").write_text(people(200, 9))
+    federated = equipoise.train(
+        **{**clinic, "test": "test.csv", "groups": "sex", "epsilon": math.inf}
+    )
+    assert federated.measures.groups
+    adapted = equipoise.adapt(federated, "mine.csv", out="mine")
+    assert adapted.measures is equipoise.load("mine").measures is None
+    assert "by sex" not in run_command(capsys, "show", "mine")[1]
+
+
 def test_a_file_does_not_decide_that_a_tuned_run_is_private(clinic, capsys):
     Path("mine.csv").write_text(people(60, 3))
     private = equipoise.train(**{**clinic, "epsilon": 2}, clip=1)

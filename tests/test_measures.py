@@ -298,6 +298,14 @@ def test_one_class_alone():
         assert measures[name].low is not None, name
 
 
+def test_one_class_alone_of_several():
+    """Without records of another class nothing is ranked."""
+    measures = measures_of(many(40)._replace(truth=np.full(40, 2)))
+    for name in ("auroc", "average_precision"):
+        assert measures[name] == Estimate(None), name
+    assert measures["accuracy"].low is not None
+
+
 @pytest.mark.parametrize("make", [two, many, values])
 @pytest.mark.parametrize("n", [1, 2, 9])
 def test_too_few_records(make, n):
@@ -409,7 +417,7 @@ def test_groups_of_a_column_that_only_the_test_records_have(clinic, capsys):
     write_wards("wards.csv")
     code, _, err = run_command(capsys, *TABLES.split())
     assert code == 2
-    assert "has ward besides" in err
+    assert "also has ward: declare it there" in err
     code, out, _ = run_command(capsys, *f"{TABLES} --groups ward --out run --json".split())
     assert code == 0
     measures = json.loads(out)["measures"]
@@ -493,7 +501,7 @@ def test_a_private_file_may_not_have_the_column(clinic, capsys):
     Path("a.csv").write_text(WARDS + "30,f,0.1,no,north\n")
     code, _, err = run_command(capsys, *f"{TABLES} --groups ward".split())
     assert code == 2
-    assert "a.csv does not have the columns of the bounds file: it has ward besides" in err
+    assert "a.csv does not have the columns of the bounds file: it also has ward: " in err
 
 
 def test_by_client_where_test_records_have_one():

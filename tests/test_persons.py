@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -247,6 +248,19 @@ def test_names_become_numbers():
     assert numbered(["b", "a", "b", "c"], 4).tolist() == [0, 1, 0, 2]
     assert numbered(["b", "z", "b", "c"], 4).tolist() == [0, 1, 0, 2]
     assert numbered(np.array([7, 7, 3]), 3).tolist() == [0, 0, 1]
+    assert numbered([7, 7.0, 3], 3).tolist() == [0, 0, 1]
+    assert numbered(["a", "a\0", "a"], 3).tolist() == [0, 1, 0]
+    assert numbered([], 0).dtype == np.int64
+
+
+def test_a_long_name_takes_no_memory_for_the_others():
+    """Or a cell that a broken line filled would decide whether a run stops."""
+    names = [f"p{i // 4}" for i in range(2000)]
+    tracemalloc.start()
+    numbered(["x" * 20_000, *names[1:]], 2000)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2e6
 
 
 @pytest.mark.parametrize("names", [["a", ""], ["a", None], [1.0, math.nan], ["a"], ["a", " "]])

@@ -23,7 +23,8 @@ import equipoise
 from equipoise import DataError, InvalidValue
 from equipoise.prediction import predictions
 from equipoise.tasks import TaskOptions, load_task
-from problems import TASK_FILE, blobs, run_command
+from equipoise.tasks.csv import TableReader
+from problems import HEADER, TASK_FILE, blobs, run_command
 
 LABELS = {
     "two classes": '[outcome]\ncategories = ["no", "yes"]',
@@ -528,6 +529,23 @@ def test_the_card_says_what_the_result_says(run, clinic):
     assert "epsilon = 2 at delta = 1e-05 for one client" in card
     assert "NOT PRIVATE" not in card
     assert f"On public test records: {private.test_error:.4f}" in card
+
+
+def test_the_card_tells_the_measures_of_public_records(clinic):
+    rows = [f"{30 + i},{'fm'[i % 2]},0.{i % 10},{'no' if i % 3 else 'yes'}\n" for i in range(60)]
+    Path("test.csv").write_text(HEADER + "".join(rows))
+    result = equipoise.train(**{**clinic, "test": "test.csv"})
+    equipoise.save(result, "measured")
+    card = Path("measured/model-card.md").read_text()
+    assert f"AUROC {result.measures['auroc'].value:.3f} [" in card
+    assert "20 of 60 test records positive; in brackets 95 % intervals" in card
+
+
+def test_what_stands_for_a_missing_cell_is_told_to_the_last_digit():
+    bounds = "[income]\nlow = 0\nhigh = 24691357\n[ill]\ncategories = ['no', 'yes']\n"
+    line = TableReader.of(bounds, "ill").coding()[0]
+    assert "(income - 12345678.5)" in line
+    assert line.endswith("missing: 12345678.5")
 
 
 def test_the_coding_of_the_card_is_that_of_the_model(run):

@@ -667,8 +667,10 @@ def test_a_clipped_multinomial_loss_is_refused_in_messages():
     for clip in (longest, 2 * longest):
         made = prepare(**digits, clip=clip)
         assert made.account == free.account
-    with pytest.raises(InvalidValue, match="a clipped multinomial loss is not convex"):
-        prepare(**digits, clip=math.nextafter(longest, 0))
+    below = math.nextafter(longest, 0)
+    with pytest.raises(InvalidValue, match="a clipped multinomial loss is not convex") as refused:
+        prepare(**digits, clip=below)
+    assert f"clip={below} is below {longest}, " in str(refused.value), "two numbers that differ"
     for size, event in zip(free.facts.sizes, free.account.events, strict=True):
         run = free.run
         bound = Stability(

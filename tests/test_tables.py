@@ -130,7 +130,7 @@ def test_parquet_says_the_same_as_csv(clinic):
         ),
         (
             "age,sex,score,outcome,full name,\n1,f,0,no,x,\n",
-            "it has full name, a column without a name besides: declare it there, or leave it "
+            "it also has full name, a column without a name: declare them there, or leave them "
             "aside (--ignore 'full name' '')",
         ),
         ("age,sex,score,score,outcome\n1,f,0,0,no\n", "repeats a column"),

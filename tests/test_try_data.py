@@ -116,7 +116,7 @@ FINE = HEADER + "30,f,0.1,no\n70,M,,Yes\n65,m,1,yes\n"
     [
         (FINE, 0, "a.csv: fine"),
         (FINE + "130,m,0,no\n", 1, "column age: 1 of 4 cells are beyond 0 to 100, and clipped"),
-        (FINE + "x,m,0,no\n", 1, 'column age: 1 of 4 cells are no number: "x" 1'),
+        (FINE + "x,m,0,no\n", 1, 'column age: 1 of 4 cells are not numbers: "x" 1'),
         (FINE + "30,W,0,no\n", 1, 'column sex: 1 of 4 cells are none of its categories: "W" 1'),
         (FINE + "30,m,0,\n", 1, "1 of 4 rows have no declared label, and are left out"),
         (FINE + "30,m,0,Ja\n", 1, 'outcome: 1 of 4 cells are none of its categories: "Ja" 1'),
@@ -127,7 +127,7 @@ FINE = HEADER + "30,f,0.1,no\n70,M,,Yes\n65,m,1,yes\n"
         (HEADER + "30,f,1,Ja\n40,m,1,Nein\n", 2, "no row of a.csv has a declared label"),
         (HEADER, 2, "a.csv has a header and no records"),
         (FINE.replace("age", "years"), 2, "it lacks age"),
-        (FINE.replace("age", "age,id"), 2, "it has id besides: declare it there, or leave it"),
+        (FINE.replace("age", "age,id"), 2, "it also has id: declare it there, or leave it"),
         (FINE.replace("age", "age,age"), 2, "it repeats a column"),
         ("", 2, "data=a.csv is empty"),
     ],
@@ -212,8 +212,8 @@ MISMATCHES = {  # each is read, or told in one sentence
     "decimal commas": (
         '["no", "yes"]',
         'age;sex;score;outcome\n30,5;f;0,5;no\n40;m;0,25;yes\n',
-        'column score: 2 of 2 cells are no number: "0,5" 1, "0,25" 1; 2 would be one with decimal '
-        'commas: if they are, say decimal = "," under [score] in bounds.toml',
+        'column score: 2 of 2 cells are not numbers: "0,5" 1, "0,25" 1; 2 would be with decimal '
+        'commas: if that is how they are written, say decimal = "," under [score] in bounds.toml',
     ),
     "decimal commas that part cells": (
         '["no", "yes"]',
@@ -224,7 +224,7 @@ MISMATCHES = {  # each is read, or told in one sentence
     "thousands": (
         '["no", "yes"]',
         "age;sex;score;outcome\n1.000,5;f;0;no\n40;m;0;yes\n",
-        'column age: 1 of 2 cells are no number: "1.000,5" 1',
+        'column age: 1 of 2 cells are not numbers: "1.000,5" 1',
     ),
     "CR alone": ('["no", "yes"]', HEADER.replace("\n", "\r") + "30,f,0,no\r", "end in CR alone"),
     "other words": (

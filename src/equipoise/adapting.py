@@ -338,6 +338,7 @@ def _adapted(federated: Result, own: Own) -> Result:
             "baseline_error": None,
             "client_error": None,
             "public_only": None,
+            "measures": None,
             "curve": [],
             "per_round": None,
             "failed": None,

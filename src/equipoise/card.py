@@ -4,7 +4,7 @@ it. From its result alone; figures are those of public records."""
 import math
 from typing import TYPE_CHECKING
 
-from equipoise.describe import adapted_facts
+from equipoise.describe import adapted_facts, measure_lines
 from equipoise.result import Result
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ def _quality(result: Result) -> str:
     )
     if alone := result.public_only:
         text += f" Of {alone.records} public records alone: {alone.test_error:.4f}."
+    if result.measures:
+        text += "\n\n```\n" + "\n".join(measure_lines(result.measures)) + "\n```"
     return text
 
 

@@ -311,10 +311,12 @@ class Curve:
 
     @property
     def average_precision(self) -> Array:
-        """The mean of the precision at each positive record."""
+        """The mean of the precision at each positive record; with no negative one it would be 1,
+        whatever the scores."""
         precision = self._true / np.maximum(self._true + self._false, 1e-300)
-        mean: Array = (self._hits * precision).sum(1) / self._positives
-        return mean
+        mean = (self._hits * precision).sum(1) / self._positives
+        share: Array = np.where(self._negatives > 0, mean, np.nan)
+        return share
 
     def specificity_at(self, sensitivity: float) -> Array:
         """The largest of any threshold that finds this share of the positive records."""

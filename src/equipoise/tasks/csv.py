@@ -431,7 +431,7 @@ class TableReader:
                 ]
             else:
                 middle, half = (column.low + column.high) / 2, (column.high - column.low) / 2
-                fill = column.fill or f"{middle:g}"
+                fill = column.fill or f"{middle:.12g}"
                 names.append(
                     f"({column.name} - {middle:.12g}) / {half:.12g} / {root}, {column.name} "
                     f"clipped to [{column.low:.12g}, {column.high:.12g}]; missing: {fill}"

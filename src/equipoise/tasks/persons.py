@@ -27,8 +27,8 @@ AT_ONCE = 2**23  # numbers in the gradients of persons that are formed together
 
 def numbered(names: Any, records: int) -> NDArray[np.int64]:
     """The persons 0, 1, ... of records, given a name for each: in the order in which they first
-    occur, so that no name decides which number another has."""
-    names = np.asarray(names)
+    occur, so that no name decides which number another has, nor by its length what all take."""
+    names = np.asarray(names, dtype=object)
     if names.shape != (records,):
         raise DataError(
             f"persons: {names.shape[0] if names.ndim else 'no'} names for {records} records of a "
@@ -36,8 +36,14 @@ def numbered(names: Any, records: int) -> NDArray[np.int64]:
         )
     if any(name is None or name != name or str(name).strip() == "" for name in names.tolist()):
         raise DataError("persons: some record of a client has no person; every record needs one")
-    _, first, index = np.unique(names.astype(str), return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[index].astype(np.int64)
+    numbers: dict[str, int] = {}
+    index = [numbers.setdefault(_text(name), len(numbers)) for name in names.tolist()]
+    return np.array(index, dtype=np.int64)
+
+
+def _text(name: Any) -> str:
+    """A number is one name, with a point or without."""
+    return str(int(name)) if isinstance(name, float) and name.is_integer() else str(name)
 
 
 def rows_of(owners: NDArray[np.int64], most: int) -> NDArray[np.int64]:

@@ -95,9 +95,10 @@ def _difference(header: Sequence[str], names: Sequence[str]) -> str:
     extra = [name for name in header if name not in names]
     if not extra:
         return "repeats a column"
-    shown = ", ".join(name or NAMELESS for name in extra)
+    shown, what = ", ".join(name or NAMELESS for name in extra), "it" if len(extra) == 1 else "them"
     return (
-        f"has {shown} besides: declare it there, or leave it aside (--ignore {shlex.join(extra)})"
+        f"also has {shown}: declare {what} there, or leave {what} aside (--ignore "
+        f"{shlex.join(extra)})"
     )
 
 

@@ -375,7 +375,7 @@ def _look_at_columns(tried: TriedFile, file: TableFile, model: Model, bounds: st
         if made.unreadable:
             yield (
                 f"column {column.name}: {made.unreadable} of {tried.rows} cells are "
-                f"{'none of its categories' if column.categories else 'no number'}: "
+                f"{'none of its categories' if column.categories else 'not numbers'}: "
                 f"{_examples(made)}{_commas(column, cells, bounds)}"
             )
         if made.clipped:
@@ -403,8 +403,8 @@ def _commas(column: Column, cells: list[str], bounds: str) -> str:
     if not count:
         return ""
     return (
-        f'; {count} would be one with decimal commas: if they are, say decimal = "," under '
-        f"[{toml_key(column.name)}] in {bounds}"
+        f"; {count} would be with decimal commas: if that is how they are written, say decimal = "
+        f'"," under [{toml_key(column.name)}] in {bounds}'
     )
 
 

@@ -155,7 +155,7 @@ def stability(run: "Run", facts: Facts, schedule: tuple[int, ...], records: int)
     bound = facts.gradient_bound
     require(
         facts.clipped_convex or run.clip >= bound,
-        f"clip={run.clip:g} is below {bound:g}, the longest gradient of one record: a clipped "
+        f"clip={run.clip} is below {bound}, the longest gradient of one record: a clipped "
         "multinomial loss is not convex, and nothing bounds one record's influence; leave clip out",
     )
     pull = run.proximal
