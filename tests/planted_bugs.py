@@ -1221,9 +1221,33 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "Flower: a seed is no matter",
-        "privacy/foreign/flower.py",
-        'if called in ("np.random.seed", "numpy.random.seed"):',
-        'if called in ("nothing",):',
+        "privacy/foreign/flower_code.py",
+        'if name == "numpy.random.seed":',
+        'if name == "nothing":',
+    ),
+    (
+        "Flower: trainings after the first are free",
+        "privacy/foreign/flower_code.py",
+        "if len(written) == 1 and isinstance",
+        "if written and isinstance",
+    ),
+    (
+        "Flower: one training function with a mod is enough",
+        "privacy/foreign/flower_code.py",
+        "made and all(among(*each)",
+        "made and any(among(*each)",
+    ),
+    (
+        "Flower: imports bind no names",
+        "privacy/foreign/python_code.py",
+        'return [alias.asname or alias.name.partition(".")[0] for alias in names]',
+        "return []",
+    ),
+    (
+        "NVFlare: workflows after the first are free",
+        "privacy/foreign/nvflare.py",
+        "return sum(known) if",
+        "return known[0] if",
     ),
     (
         "NVFlare: the selection stops in time",
