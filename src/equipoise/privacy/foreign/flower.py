@@ -217,7 +217,7 @@ def _central(
         )
     quantile = values.get("target_clipped_quantile")
     require(
-        not is_number(quantile) or 0 <= quantile <= 1,
+        quantile is None or not is_number(quantile) or 0 <= quantile <= 1,
         f"{call.name} ({call.where}) has target_clipped_quantile={quantile}, which is not in "
         "[0, 1]: flwr refuses it",
     )
