@@ -23,6 +23,7 @@ from equipoise.privacy.foreign.catalogue import ENGINES
 from equipoise.privacy.foreign.flower import CHANCE
 from equipoise.privacy.foreign.report import _power
 from equipoise.privacy.gaussian import epsilon_spent
+from equipoise.privacy.groups import by_steps
 from equipoise.privacy.job import Job
 from problems import ROOT, run_command
 
@@ -232,10 +233,11 @@ def test_several_units():
     assert four.epsilon == 4 * e
     grown = DELTA * (1 + math.exp(e) + math.exp(2 * e) + math.exp(3 * e))
     assert four.delta == pytest.approx(grown, rel=1e-9)
+    assert by_steps(400.0, DELTA, 2) == (2, math.inf, 1.0)
 
 
 @pytest.mark.parametrize(
-    "parts", [[Gaussian(10**7, 5.0, 0.1)], [Gaussian(1, 1 + k / 100, 0.1) for k in range(60)]]
+    "parts", [[Gaussian(10**6 + 1, 5.0, 0.1)], [Gaussian(1, 1 + k / 100, 0.1) for k in range(60)]]
 )
 def test_what_would_take_hours_is_refused(parts):
     with pytest.raises(EquipoiseError, match="rate=1 is an upper bound"):
@@ -520,6 +522,25 @@ def test_what_flower_refuses_is_refused(tmp_path, name, old, new, why):
         equipoise.account(app, given=SHARE)
 
 
+def test_an_accountant_of_flower_s_own_is_a_claim(tmp_path):
+    old = "num_sampled_clients=clients,"
+    app = app_with(
+        tmp_path, "flower-central", old, f"{old} accountant=Its(),", "quiet/server_app.py"
+    )
+    first, second = equipoise.account(app).claims
+    assert first.startswith("noise multiplier 2")
+    assert "takes its place, which is replace-one" in second
+
+
+def test_arguments_that_are_not_known_are_refused(tmp_path):
+    app = app_with(
+        *(tmp_path, "flower-local", "epsilon=1.0", "epsilon=1.0, layers=3"),
+        "quiet/client_app.py",
+    )
+    with pytest.raises(InvalidValue, match="has layers, which is not known of it here"):
+        equipoise.account(app)
+
+
 def test_an_answer_to_a_question_is_used(tmp_path):
     app = app_with(tmp_path, "flower-local", "num_rounds=num_rounds", "num_rounds=many()")
     assert spent_of(equipoise.account(app, rounds=100))["zero-out"].epsilon > 10
@@ -801,6 +822,7 @@ def test_names_from_files_cannot_talk_to_the_terminal(tmp_path):
         ),
         ("a.json", '["dp_accounting.dp_event", "ZCDpEvent", 1, 0]', "ZCDpEvent of dp_accounting"),
         ("a.json", '["dp_accounting.dp_event", "GaussianDpEvent"]', "has 0 fields, not 1"),
+        ("a.json", '{"class_name": ["GaussianDpEvent"]}', "an event has no class_name"),
         ("a.json", '{"class_name": "GaussianDpEvent", "sigma": 1}', "has the fields sigma"),
         ("a.json", '{"class_name": "GaussianDpEvent", "noise_multiplier": -1}', "no number >= 0"),
         ("a.json", '{"executors": [], "format_version": 3}', "format_version=3"),
