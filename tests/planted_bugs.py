@@ -429,9 +429,9 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "a statement rounds what an attacker finds down",
-        "privacy/statement/document.py",
-        "math.ceil(100 * share * scale",
-        "math.floor(100 * share * scale",
+        "privacy/statement/rounding.py",
+        "return _rounded(value, digits, ROUND_CEILING)",
+        "return _rounded(value, digits, ROUND_FLOOR)",
     ),
     (
         "a statement shows the curve of noise that is no secret",
@@ -1218,6 +1218,30 @@ BUGS = [  # what is wrong, file, old text, new text
         "privacy/foreign/flower.py",
         '    if "ClientSide" not in call.name:\n        return ()\n',
         "    if True:\n        return ()\n",
+    ),
+    (
+        "an audit's target pulls along all coordinates alike",
+        "auditing/worst_case.py",
+        "_PARTS = np.arange(1.0, DIMENSION + 1)",
+        "_PARTS = np.ones(DIMENSION)",
+    ),
+    (
+        "an audit weighs all clients alike",
+        "auditing/worst_case.py",
+        '"weights": BY_RECORDS if _weighed(run) else EQUAL,',
+        '"weights": EQUAL,',
+    ),
+    (
+        "a statement tells a rounded share of false alarms",
+        "privacy/statement/document.py",
+        "in at most {as_given(attack.fpr)} of the cases in which",
+        "in at most {percent(attack.fpr)} of the cases in which",
+    ),
+    (
+        "a statement calls everything hardly told apart",
+        "privacy/statement/document.py",
+        "<= _HARDLY:",
+        "<= 1:",
     ),
     (
         "Flower: a seed is no matter",
