@@ -169,18 +169,18 @@ def _svt(
 
 def _check_kinds(kinds: Any, given: Given, void: list[str], asks: list[str]) -> None:
     """Which kinds of data SVTPrivacy is told to change, if it is told; others pass as they are."""
-    told = {*map(str, kinds)} if isinstance(kinds, list) else {str(kinds)}
-    if kinds is None or {*KINDS} <= told:
+    changed = {*map(str, kinds)} if isinstance(kinds, list) else {str(kinds)}
+    if kinds is None or {*KINDS} <= changed:
         return
     sent = given.text("data_kind")
-    if not told & {*KINDS} or sent not in (None, *told):
+    if not changed & {*KINDS} or sent not in (None, *changed):
         void.append(
-            f"SVTPrivacy is told to change {', '.join(sorted(told))} alone: a model that is sent "
+            f"SVTPrivacy is told to change {', '.join(sorted(changed))} alone: a model that is sent "
             f"as {sent or ' or '.join(KINDS)} passes as it is"
         )
     elif sent is None:
         asks.append(
-            f"SVTPrivacy is told to change {', '.join(sorted(told))} alone, and how the model is "
+            f"SVTPrivacy is told to change {', '.join(sorted(changed))} alone, and how the model is "
             "sent is not in the file: give --given data_kind=WEIGHT_DIFF, or WEIGHTS"
         )
 
