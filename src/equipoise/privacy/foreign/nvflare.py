@@ -175,13 +175,13 @@ def _check_kinds(kinds: Any, given: Given, void: list[str], asks: list[str]) -> 
     sent = given.text("data_kind")
     if not changed & {*KINDS} or sent not in (None, *changed):
         void.append(
-            f"SVTPrivacy is told to change {', '.join(sorted(changed))} alone: a model that is sent "
-            f"as {sent or ' or '.join(KINDS)} passes as it is"
+            f"SVTPrivacy is told to change {', '.join(sorted(changed))} alone: a model that is "
+            f"sent as {sent or ' or '.join(KINDS)} passes as it is"
         )
     elif sent is None:
         asks.append(
-            f"SVTPrivacy is told to change {', '.join(sorted(changed))} alone, and how the model is "
-            "sent is not in the file: give --given data_kind=WEIGHT_DIFF, or WEIGHTS"
+            f"SVTPrivacy is told to change {', '.join(sorted(changed))} alone, and how the model "
+            "is sent is not in the file: give --given data_kind=WEIGHT_DIFF, or WEIGHTS"
         )
 
 
