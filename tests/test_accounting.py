@@ -97,6 +97,9 @@ def test_edges():
     assert epsilon_spent(0.0, 1, 1.0, 1e-5) == math.inf == gdp_mu(math.inf, 1e-5)
     assert noise_sigma(math.inf, 1e-5, 3, math.inf) == 0 == noise_sigma(1.0, 1e-5, 0, math.inf)
     assert epsilon_spent(1e300, 1, 1e-300, 1e-5) == 0  # mu vanishes
+    for delta in (0.0, 1.0):
+        with pytest.raises(InvalidValue, match="is not in"):
+            epsilon_spent(1.0, 1, 1.0, delta)
     total_variation = math.erf(0.1 / (2 * math.sqrt(2)))  # delta(0) of mu = 0.1
     assert epsilon_spent(10.0, 1, 1.0, total_variation * 1.001) == 0
     assert epsilon_spent(10.0, 1, 1.0, total_variation * 0.999) > 0

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -299,6 +300,10 @@ def twice_the_clip(noised, silent):
     return noised + silent
 
 
+def the_same_in_all_coordinates(noised, silent):
+    return silent + (noised - silent)[..., :1]
+
+
 BOTH = {
     "client": CLIENT,
     "variates": {**CLIENT, **SCAFFNEW},
@@ -309,7 +314,9 @@ BOTH = {
 
 @pytest.mark.parametrize("settings", BOTH.values(), ids=BOTH)
 @pytest.mark.parametrize(
-    "bug", [halved, without_the_last, twice_the_clip], ids=lambda f: f.__name__
+    "bug",
+    [halved, without_the_last, twice_the_clip, the_same_in_all_coordinates],
+    ids=lambda f: f.__name__,
 )
 def test_planted_bugs_break_the_claim(monkeypatch, bug, settings):
     patched_noise(monkeypatch, bug)
@@ -349,6 +356,71 @@ def test_noise_that_clients_share_breaks_the_claim(monkeypatch, settings):
     patched_noise(monkeypatch, lambda noised, silent: silent + (noised - silent)[..., :1, :])
     with pytest.raises(audits.BrokenClaim):
         audited(**settings, runs=20_000)
+
+
+def half_of_the_last(noised, silent):
+    """Everybody's noise is half that of the last client, and as loud as it should be."""
+    added = noised - silent
+    shared = (added + added[..., -1:, :]) / math.sqrt(2)
+    return silent + torch.cat([shared[..., :-1, :], added[..., -1:, :]], -2)
+
+
+@pytest.mark.parametrize("settings", BOTH.values(), ids=BOTH)
+def test_noise_that_clients_share_by_half_breaks_the_claim(monkeypatch, settings):
+    patched_noise(monkeypatch, half_of_the_last)
+    with pytest.raises(audits.BrokenClaim):
+        audited(**settings, runs=20_000)
+
+
+@pytest.mark.parametrize("settings", [CLIENT, RECORD], ids=["client", "record"])
+def test_noise_in_every_second_round_alone_breaks_the_claim(monkeypatch, settings):
+    real = RepeatableNoise.whole
+
+    def whole(self, law, round, shape, scale):
+        return real(self, law, round, shape, scale) * (round % 2)
+
+    monkeypatch.setattr(RepeatableNoise, "whole", whole)
+    with pytest.raises(audits.BrokenClaim):
+        audited(**settings, runs=20_000)
+
+
+@pytest.mark.parametrize(
+    "length",
+    [
+        lambda update: update.abs().amax(-1, keepdim=True),
+        lambda update: update[..., :-1].norm(dim=-1, keepdim=True),
+    ],
+    ids=["largest entry", "all but the last"],
+)
+def test_a_clip_of_another_norm_breaks_the_claim(monkeypatch, length):
+    def clip(update, C):
+        return update * (C / length(update.double())).clamp(max=1)
+
+    monkeypatch.setattr(clips, "clip", clip)
+    with pytest.raises(audits.BrokenClaim):
+        audited(**CLIENT, runs=20_000)
+
+
+def test_a_share_of_a_message_that_is_forgotten_breaks_the_claim(monkeypatch):
+    """A client with few records moves sums as little as one with many only by its small share."""
+    settings = {**RECORD, **SUMS, "noise_in": "message", "runs": 20_000}
+    assert audited(**settings).ratio > 0.85
+    monkeypatch.setattr(clips, "part_of", lambda update, share: update)
+    with pytest.raises(audits.BrokenClaim) as broken:
+        audited(**settings)
+    assert broken.value.audit.epsilon > 1.5 * broken.value.audit.claim
+
+
+@pytest.mark.slow
+def test_samples_at_twice_the_rate_break_the_claim(monkeypatch):
+    real = NoisyGradient._sample
+
+    def sample(self, x, t):
+        return real(replace(self, rates=tuple(2 * rate for rate in self.rates)), x, t)
+
+    monkeypatch.setattr(NoisyGradient, "_sample", sample)
+    with pytest.raises(audits.BrokenClaim):
+        audited(**SAMPLED, runs=20_000)
 
 
 def test_samples_that_are_not_secret_break_the_claim(monkeypatch):

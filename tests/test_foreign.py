@@ -15,7 +15,7 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 import equipoise
-from equipoise.errors import EquipoiseError
+from equipoise.errors import EquipoiseError, InvalidValue
 from equipoise.privacy.accountants import rdp, rdp_classic
 from equipoise.privacy.composed import Gaussian, Pure, spend
 from equipoise.privacy.events import Event
@@ -23,6 +23,7 @@ from equipoise.privacy.foreign.catalogue import ENGINES
 from equipoise.privacy.foreign.flower import CHANCE
 from equipoise.privacy.foreign.report import _power
 from equipoise.privacy.gaussian import epsilon_spent
+from equipoise.privacy.groups import by_steps
 from equipoise.privacy.job import Job
 from problems import ROOT, run_command
 
@@ -232,10 +233,11 @@ def test_several_units():
     assert four.epsilon == 4 * e
     grown = DELTA * (1 + math.exp(e) + math.exp(2 * e) + math.exp(3 * e))
     assert four.delta == pytest.approx(grown, rel=1e-9)
+    assert by_steps(400.0, DELTA, 2) == (2, math.inf, 1.0)
 
 
 @pytest.mark.parametrize(
-    "parts", [[Gaussian(10**7, 5.0, 0.1)], [Gaussian(1, 1 + k / 100, 0.1) for k in range(60)]]
+    "parts", [[Gaussian(10**6 + 1, 5.0, 0.1)], [Gaussian(1, 1 + k / 100, 0.1) for k in range(60)]]
 )
 def test_what_would_take_hours_is_refused(parts):
     with pytest.raises(EquipoiseError, match="rate=1 is an upper bound"):
@@ -425,6 +427,120 @@ def test_what_cannot_be_read_is_asked_for(tmp_path, name, file, old, new, ask):
     assert any(ask in question for question in account.asks), account.asks
 
 
+MOD = "private = LocalDpMod(CLIP,"
+START = "    strategy.start(grid=grid, initial_arrays=None, num_rounds=num_rounds)"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "ask"),
+    [
+        ("client_app.py", MOD, f"from .rest import CLIP\n{MOD}", "clipping_norm of LocalDpMod"),
+        ("client_app.py", MOD, f"from .rest import *\n{MOD}", "clipping_norm of LocalDpMod"),
+        ("client_app.py", MOD, f"def CLIP(): ...\n{MOD}", "clipping_norm of LocalDpMod"),
+        (
+            *("client_app.py", MOD, f"try: ...\nexcept Exception as CLIP: ...\n{MOD}"),
+            "clipping_norm of LocalDpMod",
+        ),
+        ("client_app.py", MOD, "M = LocalDpMod\nprivate = M(CLIP,", "no call of it can be read"),
+        (
+            *("client_app.py", "@app.train(mods", "@app.train('bare')\ndef more(): ..."),
+            "for every training function",
+        ),
+        (
+            *("client_app.py", "app = ClientApp()", "app = ClientApp(mods=[private])"),
+            "for every training function",
+        ),
+        ("server_app.py", START, f"{START}\n{START}", "rounds are said more than once"),
+        ("server_app.py", START, f"    for _ in range(9):\n    {START}", "rounds cannot be read"),
+        (
+            *(
+                "server_app.py",
+                START,
+                f"    context.run_config['num-server-rounds'] = 900\n{START}",
+            ),
+            "rounds cannot be read",
+        ),
+        (
+            *("server_app.py", START, f"    context.run_config.update(more)\n{START}"),
+            "rounds cannot be read",
+        ),
+    ],
+)
+def test_what_may_be_otherwise_when_it_runs_is_asked_for(tmp_path, file, old, new, ask):
+    if "for every" in ask:  # one of two apps, or of two training functions, has no mods
+        new += "\n\n\n@app.train(mods" if "bare" in new else "\nother = ClientApp()"
+    app = app_with(tmp_path, "flower-local", old, new, f"quiet/{file}")
+    if "other" in new:
+        path = app / "quiet/client_app.py"
+        path.write_text(path.read_text().replace("@app.train(mods=[private])", "@app.train()"))
+    account = equipoise.account(app)
+    assert account.spends == ()
+    assert any(ask in question for question in account.asks), account.asks
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "from numpy.random import seed\nseed(1)",
+        "import numpy as xp\nxp.random.seed(seed=1)",
+        "from numpy import random as r\nr.seed(1)",
+        "import numpy.random\nnumpy.random.seed(1)",
+    ],
+)
+def test_seeds_by_any_name_are_found(tmp_path, lines):
+    app = app_with(
+        *(tmp_path, "flower-local", "app = ClientApp()", f"{lines}\napp = ClientApp()"),
+        "quiet/client_app.py",
+    )
+    assert "is seeded" in equipoise.account(app).void[0]
+
+
+@pytest.mark.parametrize("line", ["keras.utils.set_random_seed(8)", "seed_everything(8)"])
+def test_what_may_seed_is_said(tmp_path, line):
+    new = f"{line}\napp = ClientApp()"
+    app = app_with(tmp_path, "flower-local", "app = ClientApp()", new, "quiet/client_app.py")
+    account = equipoise.account(app)
+    assert account.void == ()
+    assert any("may seed NumPy's generator" in sentence for sentence in account.beside)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "why"),
+    [
+        ("flower-central", "clipping-norm = 10", "clipping-norm = -10", "clipping_norm=-10: flwr"),
+        ("flower-adaptive", "/ 2,", "/ 2, clip_norm_lr=-0.2,", "clip_norm_lr=-0.2: flwr"),
+        (
+            *("flower-adaptive", "/ 2,", "/ 2, target_clipped_quantile=5,"),
+            "target_clipped_quantile=5, which is not in [0, 1]",
+        ),
+    ],
+)
+def test_what_flower_refuses_is_refused(tmp_path, name, old, new, why):
+    file = "pyproject.toml" if old.startswith("clipping-norm") else "quiet/server_app.py"
+    app = app_with(tmp_path, name, old, new, file)
+    with pytest.raises(InvalidValue, match=re.escape(why)):
+        equipoise.account(app, given=SHARE)
+
+
+def test_an_accountant_of_flower_s_own_is_a_claim(tmp_path):
+    old = "num_sampled_clients=clients,"
+    app = app_with(
+        tmp_path, "flower-central", old, f"{old} accountant=Its(),", "quiet/server_app.py"
+    )
+    first, second = equipoise.account(app).claims
+    assert first.startswith("noise multiplier 2")
+    assert "takes its place, which is replace-one" in second
+
+
+def test_arguments_that_are_not_known_are_refused(tmp_path):
+    app = app_with(
+        *(tmp_path, "flower-local", "epsilon=1.0", "epsilon=1.0, layers=3"),
+        "quiet/client_app.py",
+    )
+    with pytest.raises(InvalidValue, match="has layers, which is not known of it here"):
+        equipoise.account(app)
+
+
 def test_an_answer_to_a_question_is_used(tmp_path):
     app = app_with(tmp_path, "flower-local", "num_rounds=num_rounds", "num_rounds=many()")
     assert spent_of(equipoise.account(app, rounds=100))["zero-out"].epsilon > 10
@@ -446,6 +562,54 @@ def test_a_name_of_another_library_is_not_taken_for_flower_s(tmp_path):
 
 # -------------------------------------------------------------------------------------------------
 # NVFlare
+
+
+def svt_job(tmp_path, arguments=None, executed=("train",), server=None):
+    """The files of a job whose task train passes SVTPrivacy."""
+    svt = {"path": "nvflare.app_common.filters.svt_privacy.SVTPrivacy", "args": arguments or {}}
+    client = {
+        "format_version": 2,
+        "executors": [{"tasks": [*executed], "executor": {"path": "a.B", "args": {}}}],
+        "task_result_filters": [{"tasks": ["train"], "filters": [svt]}],
+    }
+    (tmp_path / "config_fed_server.json").write_text(json.dumps(server or {}))
+    file = tmp_path / "config_fed_client.json"
+    file.write_text(json.dumps(client))
+    return file
+
+
+NEW_SVT = ["version=2.8", "parameters=1000"]
+
+
+def test_rounds_of_several_workflows_add_up(tmp_path):
+    workflow = {"id": "train", "path": "a.ScatterAndGather", "args": {"num_rounds": 5}}
+    twice = svt_job(tmp_path, server={"workflows": [workflow, {**workflow, "id": "again"}]})
+    spent = spent_of(equipoise.account(twice, given=NEW_SVT))
+    whole = spent_of(equipoise.account(twice, given=NEW_SVT, rounds=10))
+    assert spent["replace-one"].epsilon == whole["replace-one"].epsilon
+    for count in ([5], "5", True, None):
+        server = {"workflows": [{**workflow, "args": {"num_rounds": count}}]}
+        asked = equipoise.account(svt_job(tmp_path, server=server), given=NEW_SVT)
+        assert "give --rounds" in asked.asks[0]
+
+
+def test_filters_that_no_result_passes(tmp_path):
+    account = equipoise.account(svt_job(tmp_path, executed=("learn",)), given=NEW_SVT, rounds=3)
+    assert account.void == ("no executor takes the tasks of the filters: train",)
+    assert "no filter protects what is sent for learn" in account.beside
+
+
+def test_kinds_of_data_that_pass_as_they_are(tmp_path):
+    def account(kinds, *more):
+        file = svt_job(tmp_path, {"data_kinds": kinds})
+        return equipoise.account(file, given=[*NEW_SVT, *more], rounds=3)
+
+    assert "passes as it is" in account(["COLLECTION"]).void[0]
+    assert "give --given data_kind=WEIGHT_DIFF" in account(["WEIGHTS"]).asks[0]
+    assert "passes as it is" in account(["WEIGHTS"], "data_kind=WEIGHT_DIFF").void[0]
+    for silent in (account(["WEIGHTS"], "data_kind=WEIGHTS"), account(["WEIGHTS", "WEIGHT_DIFF"])):
+        assert silent.void == ()
+        assert silent.spends
 
 
 def test_svt_as_its_users_measured_it():
@@ -658,6 +822,7 @@ def test_names_from_files_cannot_talk_to_the_terminal(tmp_path):
         ),
         ("a.json", '["dp_accounting.dp_event", "ZCDpEvent", 1, 0]', "ZCDpEvent of dp_accounting"),
         ("a.json", '["dp_accounting.dp_event", "GaussianDpEvent"]', "has 0 fields, not 1"),
+        ("a.json", '{"class_name": ["GaussianDpEvent"]}', "an event has no class_name"),
         ("a.json", '{"class_name": "GaussianDpEvent", "sigma": 1}', "has the fields sigma"),
         ("a.json", '{"class_name": "GaussianDpEvent", "noise_multiplier": -1}', "no number >= 0"),
         ("a.json", '{"executors": [], "format_version": 3}', "format_version=3"),

@@ -34,7 +34,7 @@ from equipoise.privacy.statement import (
     statement,
 )
 from equipoise.privacy.statement import document as document_module
-from equipoise.privacy.statement.document import percent
+from equipoise.privacy.statement.rounding import at_least, at_most, percent
 from equipoise.privacy.trade_off import budget
 from equipoise.result import Adapted, Federated, Result
 from problems import BOUNDS, ROOT, run_command
@@ -214,6 +214,93 @@ def test_shares_are_rounded_up():
         assert percent(share) == text
     for share in np.random.default_rng(0).uniform(0, 1, 500):
         assert float(percent(share)[:-2]) / 100 >= share * (1 - 1e-11)
+
+
+def test_numbers_of_sentences_err_on_the_safe_side():
+    for value, digits, up, down in (
+        (1.9998740986, 6, "1.99988", "1.99987"),
+        (1e-5, 6, "1e-05", "1e-05"),
+        (2.0, 3, "2", "2"),
+        (2.1512, 3, "2.16", "2.15"),
+        (99.999, 4, "100", "99.99"),
+        (math.inf, 3, "inf", "inf"),
+        (0.0, 3, "0", "0"),
+    ):
+        assert (at_most(value, digits), at_least(value, digits)) == (up, down)
+    for value in np.exp(np.random.default_rng(1).uniform(-40, 40, 500)):
+        assert float(at_least(value, 3)) <= value <= float(at_most(value, 3))
+
+
+def test_nothing_that_is_said_to_be_at_most_is_rounded_down(results):
+    """epsilon of the definition, mu, its bounds, how sure anybody becomes, and several records."""
+    checked = 0
+    for kind, result in results.items():
+        if not result.private:
+            continue
+        text, account = statement(result), result.account
+        said = re.search(r"with epsilon = ([0-9.e+-]+) \(", text)
+        assert account.epsilon <= float(said[1]) <= account.epsilon * 1.00001, kind
+        sure = re.search(r"more than ([0-9.]+) % sure", text)
+        assert 1 / (1 + math.exp(-account.epsilon)) <= float(sure[1]) / 100 * (1 + 1e-12), kind
+        if mu := re.search(r"private, mu = ([0-9.]+)[ ,]", text):
+            assert account.mu <= float(mu[1])
+        if between := re.search(r"between ([0-9.]+) and ([0-9.]+)\)", text):
+            assert float(between[1]) <= account.epsilon_lower
+            assert account.epsilon <= float(between[2])
+        for group in guarantee_of(result).several:
+            if group.delta < 1:
+                promised = rf"{group.units} records: epsilon = ([0-9.]+) at delta = ([0-9.e-]+)"
+                epsilon, delta = map(float, re.search(promised, text).groups())
+                assert (group.epsilon <= epsilon, group.delta <= delta) == (True, True)
+                checked += 1
+    assert checked > 4
+
+
+def test_shares_that_somebody_chose_are_told_in_all_digits():
+    """At 1.24 % of false alarms an attacker finds more than at the 1.2345 % that were given."""
+    fpr, max_tpr = 0.012345, 0.050005
+    result = train(**SMALL, clip=1, max_tpr=max_tpr, fpr=fpr)
+    guarantee = guarantee_of(result)
+    assert "a false alarm in at most 1.2345 % of the cases" in guarantee.sentence
+    assert "false alarms in 1.2345 % of cases" in guarantee.attack.sentence
+    assert "find more than 5.0005 % at 1.2345 %" in statement(result)
+    assert "at most 5.0005 % at 1.2345 % false" in page_of(guarantee)
+    assert "| 1.2345 % | 5.01 % |" in statement(result)
+
+
+def test_what_is_told_apart_is_not_said_to_look_alike(results):
+    """At epsilon = 12 a test tells the two situations apart in most cases."""
+    weak = results["weak"]
+    found = percent(stats.norm.sf(stats.norm.isf(0.01) - weak.account.mu))
+    for text in (statement(weak), page_of(guarantee_of(weak)).replace("<b>", "")):
+        assert "Hardly" not in text
+        assert f"Told apart in up to {found} of the cases, with 1 % false alarms:" in text
+    hardly = {k for k, r in results.items() if r.private and "Hardly" in statement(r)}
+    assert {"client", "sums", "record", "sampled"} <= hardly
+
+
+def test_of_zero_out_other_records_are_said_to_be_protected_less(results):
+    for kind in ("client", "zero-out"):
+        document = guarantee_of(results[kind])
+        said = "for that mu counts twice" in document.reach
+        assert said == (kind == "zero-out")
+        assert document.reach in statement(results[kind])
+
+
+def test_every_form_says_where_it_ran_and_why_only_sums_are_seen(results):
+    document = guarantee_of(results["sums"])
+    assumed = "it holds only where a secure aggregation protocol enforces it"
+    for text in (document.to_json(), page_of(document), statement(results["sums"])):
+        assert assumed in text
+        assert "one process that read the records of all clients" in text
+    assert "enforces" not in guarantee_of(results["client"]).sees
+
+
+def test_names_cannot_be_markup(results):
+    origin = Origin(run="<script>1</script>", when="<b>now</b>")
+    page = page_of(guarantee_of(results["client"].model_copy(update={"origin": origin})))
+    assert "<script>" not in page
+    assert "<b>now" not in page
 
 
 def test_two_situations_are_told_for_every_unit_and_neighbours(results):

@@ -25,6 +25,7 @@ from equipoise.privacy.sampled import (
     sampled_noise,
 )
 from equipoise.privacy.statement import statement
+from equipoise.privacy.statement.rounding import at_least, at_most
 from equipoise.result import Result
 from equipoise.settings import Settings
 from equipoise.tasks import TaskOptions
@@ -334,7 +335,7 @@ def test_both_bounds_are_told_and_read_back():
     assert Result.model_validate(document) == result
     text = statement(result)
     assert f"| epsilon, lower bound | {account.epsilon_lower!r} |" in text
-    assert f"between {account.epsilon_lower:.6g} and {account.epsilon:.6g}" in text
+    assert f"between {at_least(account.epsilon_lower)} and {at_most(account.epsilon)}" in text
     assert f"at least {account.epsilon_lower:.6g}" in str(result)
     sigmas = [event.sigma for event in account.events]
     assert f"sigma = {min(sigmas):.4g} to {max(sigmas):.4g} per coordinate" in str(result)

@@ -139,7 +139,10 @@ class _Game:
 
     def _sides(self, noise: NoiseSource) -> tuple[dict[int, Gradient], Releaser]:
         case = self.case
-        made = {s: noise_of(case.run, task, case.account, noise) for s, task in case.tasks.items()}
+        made = {
+            side: noise_of(case.run, task, case.account, noise, case.weights)
+            for side, task in case.tasks.items()
+        }
         return {side: gradient for side, (gradient, _) in made.items()}, made[1][1]
 
     def _in_world(self, gradients: dict[int, Gradient], world: int) -> Gradient:
@@ -155,7 +158,8 @@ class _Game:
         gradient = self._in_world(self._real, self.world)
         if self.by_step:
             gradient = self._overheard(gradient)
-        fleet = Overheard(run.clients, gradient, self.algorithm, self.releaser, self.noise)
+        how = self.algorithm, self.releaser, self.noise, case.weights
+        fleet = Overheard(run.clients, gradient, *how)
         fleet.listener = None if self.by_step else self._told()
         x = case.starting.expand(runs, -1)
         for _ in server_rounds(x, case.schedule, fleet, self.algorithm, run.gamma):

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from equipoise.errors import require
-from equipoise.facts import EQUAL, Facts
+from equipoise.facts import BY_RECORDS, EQUAL, Facts, Weights
 from equipoise.privacy.events import Account
 from equipoise.privacy.mechanisms.record import public_sizes, rates_of
 from equipoise.settings import Run, Settings
@@ -30,6 +30,9 @@ OTHERS = 2  # records, or persons, beside the target: what depends on their numb
 _FAR = 1e9  # of a label, in clips: more than noise moves the model
 _CURVATURE, _L2 = 1.0, 0.01  # where the task's are unknown
 _NO_L2 = 1e-9
+_PARTS = np.arange(1.0, DIMENSION + 1)
+"""Of the squared length, along each coordinate: they differ, so that no coordinates can share their
+noise and be found alike."""
 
 
 class SmallCase(NamedTuple):
@@ -44,6 +47,11 @@ class SmallCase(NamedTuple):
     @property
     def starting(self) -> Tensor:
         return self.tasks[1].x0
+
+    @property
+    def weights(self) -> Weights:
+        """How much clients count."""
+        return self.tasks[1].facts(self.run.unit).weights(self.run.weights)
 
     def side(self, world: int, sign: int) -> int:
         """Which version is the data of this world, 1 or 0, while world 1 pulls to `sign`: the
@@ -71,7 +79,7 @@ def small_case(run: Run, facts: Facts, schedule: tuple[int, ...]) -> SmallCase:
         "clip": clip,
         "sampling_rate": None if protects_client else _rate(run, facts),
         "batch": "full",
-        "weights": EQUAL,
+        "weights": BY_RECORDS if _weighed(run) else EQUAL,
     }
     kept = {name: getattr(run, name) for name in _KEPT}
     tasks = {side: _task(side, run, clients, clip, L, mu) for side in (1, -1, 0)}
@@ -104,9 +112,14 @@ def _rate(run: Run, facts: Facts) -> float:
     return max(rates_of(run, public_sizes(facts)))
 
 
+def _weighed(run: Run) -> bool:
+    """Whether clients send less the less they count, which evens out what records move."""
+    return run.unit != "client" and run.trust != "local" and run.weights != EQUAL
+
+
 def _task(side: int, run: Run, clients: int, clip: float, L: float, mu: float) -> Task:
     """Client 0 holds the target; all other records say nothing."""
-    forwards = np.full(DIMENSION, math.sqrt((L - mu) / DIMENSION))
+    forwards = np.sqrt((L - mu) * _PARTS / _PARTS.sum())
     rows = min(ROWS, run.max_records) if run.unit == "person" else 1
     features = np.tile(forwards, (rows, 1))
     if side == 0:
@@ -115,12 +128,14 @@ def _task(side: int, run: Run, clients: int, clip: float, L: float, mu: float) -
     far = side * _FAR * max(1.0, clip) / min(1.0, run.eta)
     features = np.vstack([features, np.zeros((OTHERS, DIMENSION))])
     targets = np.vstack([np.full((rows, 1), far), np.zeros((OTHERS, 1))])
-    silent = Table(np.zeros_like(features), np.zeros_like(targets))
+    more = 2 if _weighed(run) else 1  # times as many records as the target's client has
+    silent = Table(*(np.zeros((more * len(each), each.shape[1])) for each in (features, targets)))
     tables = [Table(features, targets), *[silent] * (clients - 1)]
     made_up, link = TaskOptions(unit=run.unit), least_squares(1.0)
     task = linear_task("made up", (tables, None), None, link, mu, 1.0, made_up, (), iterations=1)
     task = replace(task, L=L, mu=mu, learning_rate=1 / L)
     if run.unit == "person":
         owners = np.array([0] * rows + list(range(1, OTHERS + 1)))
-        task = with_owners(task, [owners] * clients)
+        others = np.concatenate([owners + len(owners) * i for i in range(more)])
+        task = with_owners(task, [owners, *[others] * (clients - 1)])
     return task

@@ -26,6 +26,7 @@ from typing import Any
 
 from equipoise.errors import DataError, require
 from equipoise.privacy.composed import Gaussian, spend
+from equipoise.privacy.foreign.flower_code import fewer, in_mods, is_used, mods, rounds_of, seeded
 from equipoise.privacy.foreign.python_code import Call, Code, Unknown
 from equipoise.privacy.foreign.reading import (
     Claimed,
@@ -110,15 +111,19 @@ def _app(codes: list[Code], path: Path, given: Given) -> Reading:
     call = chosen[0]
     asks: list[str] = []
     values = _arguments(call, given, asks)
-    rounds = _rounds(codes, given, asks)
+    rounds = rounds_of(codes, given, asks)
     read = _local if call.name == "LocalDpMod" else _central
-    return _noting(read(call, values, rounds, codes, given, asks), _seeded(codes))
+    return _noting(read(call, values, rounds, codes, given, asks), seeded(codes))
 
 
 def _without(codes: list[Code], path: Path) -> Reading:
     """An app in which no mechanism of flwr is made."""
     names = ", ".join(code.path.name for code in codes) or path.name
     say = f"neither LocalDpMod nor a {WRAPPER}... wrapper of flwr is made in {names}"
+    known = sorted({name for code in codes for name in code.mentioned(ARGUMENTS)})
+    if known:
+        ask = f"{', '.join(known)} of flwr is used, and no call of it can be read in {names}"
+        return Reading("Flower", "client", asks=(f"{ask}; give its numbers with --phase",))
     if any(code.uses("opacus") for code in codes):
         ask = f"{say}, but Opacus is imported: give the state of its accountant as JSON instead"
         return Reading("Flower", "client", asks=(ask,))
@@ -134,10 +139,10 @@ def _local(
     asks: list[str],
 ) -> Reading:
     clip, sensitivity, epsilon, delta = (values[name] for name in ARGUMENTS[call.name])
-    if not _is_used(call, codes) and given.text("applied") != "yes":
+    if not is_used(call, codes) and given.text("applied") != "yes":
         asks.append(
-            f"no list of mods with the LocalDpMod of {call.where} can be read: give --given "
-            "applied=yes if it is in the mods of the training function"
+            f"no list of mods with the LocalDpMod of {call.where} can be read for every training "
+            "function: give --given applied=yes if it is in the mods of all of them"
         )
     beside = (
         "metrics of every reply, at least the number of examples, leave as they are, and so do "
@@ -204,6 +209,18 @@ def _central(
         f"{call.name} ({call.where}) has noise_multiplier={multiplier:g}, "
         f"num_sampled_clients={clients:g}: a number >= 0 and a whole number >= 1 are needed",
     )
+    for name in ("clipping_norm", "initial_clipping_norm", "clip_norm_lr"):
+        require(
+            not is_number(values.get(name)) or values[name] > 0,
+            f"{call.name} ({call.where}) has {name}={values.get(name)}: flwr refuses what is not "
+            "above 0",
+        )
+    quantile = values.get("target_clipped_quantile")
+    require(
+        quantile is None or not is_number(quantile) or 0 <= quantile <= 1,
+        f"{call.name} ({call.where}) has target_clipped_quantile={quantile}, which is not in "
+        "[0, 1]: flwr refuses it",
+    )
     claims = [Claimed(f"noise multiplier {multiplier:g} for each round ({call.where})")]
     if accounted:
         claims.append(
@@ -212,7 +229,7 @@ def _central(
                 "from a round of fixed size another takes its place, which is replace-one"
             )
         )
-    beside += _fewer(codes, clients)
+    beside += fewer(codes, clients)
     if multiplier == 0:
         void = (*void, "noise_multiplier=0: no noise is added")
     parts, chance = {}, CHANCE * given.delta
@@ -270,22 +287,6 @@ def _adaptive(
     }
 
 
-def _fewer(codes: list[Code], clients: float) -> list[str]:
-    """Strategies that may do with fewer replies than the noise is made for."""
-    lines = []
-    for code in codes:
-        for node in code.nodes:
-            if isinstance(node, ast.keyword) and node.arg in ("min_fit_clients", "min_train_nodes"):
-                least = code.value(node.value)
-                if is_number(least) and least < clients:
-                    lines.append(
-                        f"{node.arg}={least:g} ({code.path.name}, line {node.value.lineno}) lets a "
-                        f"round have fewer replies than num_sampled_clients={clients:g}, which the "
-                        "noise is divided by: then one reply weighs more than 1/num_sampled_clients"
-                    )
-    return lines
-
-
 def _share(clients: Any, accounted: bool, given: Given, asks: list[str]) -> float | None:
     """The largest weight of one client in an average."""
     if accounted and is_number(clients):
@@ -307,14 +308,14 @@ def _unclipped(call: Call, codes: list[Code], given: Given, asks: list[str]) -> 
     if "ClientSide" not in call.name:
         return ()
     mod = MODS[ARGUMENTS[call.name]]
-    lists = [(code, kept) for code in codes for kept in _mods(code)]
-    if any(code.name_of(item) == mod for code, kept in lists for item in kept.elts):
+    if in_mods(codes, lambda code, item: code.name_of(item) == mod):
         return ()
+    somewhere = any(code.name_of(i) == mod for code in codes for k in mods(code) for i in k.elts)
     if given.text("clipping") == "yes":
         return ()
     made = [c for code in codes for c in code.calls(frozenset({"ClientApp"}))]
     written = [k for c in made for k in c.node.keywords if k.arg in ("mods", None)]
-    if made and all(isinstance(k.value, ast.List) for k in written):
+    if made and not somewhere and all(isinstance(k.value, ast.List) for k in written):
         return (
             f"{call.name} leaves clipping to the clients, and no list of mods in their app has "
             f"{mod}: updates are not clipped, and no noise is enough",
@@ -323,30 +324,6 @@ def _unclipped(call: Call, codes: list[Code], given: Given, asks: list[str]) -> 
         f"whether clients clip cannot be read: give --given clipping=yes if their mods have {mod}"
     )
     return ()
-
-
-def _is_used(call: Call, codes: list[Code]) -> bool:
-    """Whether it stands in a list of mods, itself or by its name."""
-    names = {name for name, values in call.code.bound.items() if call.node in values}
-    for code in codes:
-        for kept in _mods(code):
-            for item in kept.elts:
-                if item is call.node or (isinstance(item, ast.Name) and item.id in names):
-                    return True
-    return False
-
-
-def _mods(code: Code) -> list[ast.List]:
-    """Lists that are given as `mods`."""
-    lists = []
-    for node in code.nodes:
-        if isinstance(node, ast.keyword) and node.arg == "mods":
-            value: ast.expr | None = node.value
-            if isinstance(value, ast.Name) and len(code.bound.get(value.id, [])) == 1:
-                value = code.bound[value.id][0]
-            if isinstance(value, ast.List):
-                lists.append(value)
-    return lists
 
 
 def _arguments(call: Call, given: Given, asks: list[str]) -> dict[str, Any]:
@@ -389,24 +366,6 @@ def _arguments(call: Call, given: Given, asks: list[str]) -> dict[str, Any]:
     return values
 
 
-def _rounds(codes: list[Code], given: Given, asks: list[str]) -> int | None:
-    """How many rounds: what every `num_rounds` says that can be read, or what is given."""
-    written = []
-    for code in codes:
-        for node in code.nodes:
-            if isinstance(node, ast.keyword) and node.arg == "num_rounds":
-                written.append(code.value(node.value))
-    rounds = given.whole("rounds")
-    if rounds is not None:
-        return rounds
-    known = {value for value in written if isinstance(value, int) and value >= 1}
-    if len(known) == 1 and len(known) == len({*map(str, written)}):
-        return int(known.pop())
-    trouble = "rounds differ in" if len(known) > 1 else "rounds cannot be read from"
-    asks.append(f"{trouble} {', '.join(code.path.name for code in codes)}: give --rounds")
-    return None
-
-
 def _codes(components: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> list[Code]:
     """The Python files beside those that the app names. Names may not lead elsewhere."""
     folders: list[Path] = []
@@ -426,21 +385,6 @@ def _codes(components: Mapping[str, Any], path: Path, config: Mapping[str, Any])
     files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
     require(len(files) <= MOST_FILES, f"{path}: more than {MOST_FILES} Python files in one folder")
     return [Code(file, "flwr", config) for file in files]
-
-
-def _seeded(codes: list[Code]) -> Reading:
-    """Where NumPy's generator, which makes the noise, is given a seed."""
-    for code in codes:
-        for node in code.nodes:
-            called = ast.unparse(node.func) if isinstance(node, ast.Call) and node.args else ""
-            if called in ("np.random.seed", "numpy.random.seed"):
-                where = f"{code.path.name}, line {node.lineno}"  # type: ignore[attr-defined]
-                sentence = (
-                    f"NumPy's generator, which makes the noise, is seeded ({where}): where that "
-                    "runs, whoever knows the seed takes the noise off"
-                )
-                return Reading("Flower", "client", void=(sentence,))
-    return Reading("Flower", "client")
 
 
 def _versions(document: Mapping[str, Any]) -> Reading:

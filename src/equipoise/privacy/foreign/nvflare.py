@@ -43,6 +43,8 @@ OLDEST, BOUNDED, BEYOND = (2, 3), (2, 8), (2, 10)  # versions whose source was r
 SVT = {"fraction": 0.1, "epsilon": 0.1, "noise_var": 0.1, "gamma": 1e-5, "tau": 1e-6}
 SPLIT = ("epsilon_threshold", "epsilon_query", "epsilon_release")
 OTHERS = ("replace", "data_kinds")
+KINDS = ("WEIGHTS", "WEIGHT_DIFF")  # of data that SVTPrivacy changes, if it is not told others
+SENDING = ("train", "submit_model")  # tasks of NVFlare that send a model
 NO_NOISE = {
     "PercentilePrivacy": "it leaves small values out and truncates the others, without noise",
     "ExcludeVars": "it leaves variables out, without noise",
@@ -85,6 +87,8 @@ def read(document: Any, path: Path, given: Given) -> Reading:
     rounds = given.whole("rounds") or _rounds(path)
     if protected:
         beside += [SCALARS, "everything but weights, such as metrics, leaves as it is"]
+        if others := sorted(_tasks(document) - protected - {"*", *SENDING}):
+            beside.append(f"no filter protects what is sent for {', '.join(others)}")
         if rounds is None:
             asks.append(f"rounds cannot be read from {path.name}: give --rounds")
     else:
@@ -121,6 +125,7 @@ def _svt(
 ) -> None:
     """The parts of one call, and what it claims."""
     check_keys(arguments, (*SVT, *SPLIT, *OTHERS), f"{path}: SVTPrivacy")
+    _check_kinds(arguments.get("data_kinds"), given, void, asks)
     values = {**SVT, **dict.fromkeys(SPLIT), **arguments}
     for name in (*SVT, *SPLIT):
         if not (is_number(values[name]) or (name in SPLIT and values[name] is None)):
@@ -160,6 +165,24 @@ def _svt(
     selection = Pure(1, threshold + query * size / sent)
     parts["replace-one"] += [Pure(sent, release / sent), selection]
     parts["zero-out"] += [Pure(sent, release / sent / 2), selection]
+
+
+def _check_kinds(kinds: Any, given: Given, void: list[str], asks: list[str]) -> None:
+    """Which kinds of data SVTPrivacy is told to change, if it is told; others pass as they are."""
+    changed = {*map(str, kinds)} if isinstance(kinds, list) else {str(kinds)}
+    if kinds is None or {*KINDS} <= changed:
+        return
+    sent = given.text("data_kind")
+    if not changed & {*KINDS} or sent not in (None, *changed):
+        void.append(
+            f"SVTPrivacy is told to change {', '.join(sorted(changed))} alone: a model that is "
+            f"sent as {sent or ' or '.join(KINDS)} passes as it is"
+        )
+    elif sent is None:
+        asks.append(
+            f"SVTPrivacy is told to change {', '.join(sorted(changed))} alone, and how the model "
+            "is sent is not in the file: give --given data_kind=WEIGHT_DIFF, or WEIGHTS"
+        )
 
 
 def _check_svt(values: Mapping[str, Any], path: Path) -> None:
@@ -258,35 +281,43 @@ def _filled(value: Any, document: Mapping[str, Any]) -> Any:
     return document.get(match[1], value) if match else value
 
 
-def _unprotected(document: Mapping[str, Any], protected: set[str]) -> list[str]:
-    """Tasks that send a model and pass no filter that protects it."""
+def _tasks(document: Mapping[str, Any]) -> set[str]:
+    """What executors are asked to do."""
     executors = document.get("executors", [])
-    tasks = {
+    return {
         str(task)
         for executor in (executors if isinstance(executors, list) else [])
         if isinstance(executor, dict) and isinstance(executor.get("tasks"), list)
         for task in executor["tasks"]
     }
+
+
+def _unprotected(document: Mapping[str, Any], protected: set[str]) -> list[str]:
+    """Tasks that send a model and pass no filter that protects it."""
+    tasks = _tasks(document)
     if not protected or "*" in protected:
         return []
-    bare = sorted({"train", "submit_model"} & tasks - protected)
+    bare = sorted({*SENDING} & tasks - protected)
     lines = [f"the task {task} sends a model, and no filter protects it" for task in bare]
     if "*" in tasks:
         lines.append("executors take every task (*), and some of them pass no filter that protects")
+    elif not tasks & protected:
+        lines.append(f"no executor takes the tasks of the filters: {', '.join(sorted(protected))}")
     return lines
 
 
 def _rounds(path: Path) -> int | None:
-    """num_rounds of the workflow in config_fed_server.json beside it, if that is there."""
+    """num_rounds of all workflows in config_fed_server.json beside it, if that is there: they run
+    one after the other."""
     server = path.with_name("config_fed_server.json")
     if not server.is_file() or server == path:
         return None
     document = parse_json(read_text(server), server)
     workflows = document.get("workflows", []) if isinstance(document, dict) else []
-    counts = set()
+    counts = []
     for workflow in workflows if isinstance(workflows, list) else []:
         arguments = workflow.get("args", {}) if isinstance(workflow, dict) else {}
         if isinstance(arguments, dict) and "num_rounds" in arguments:
-            counts.add(_filled(arguments["num_rounds"], document))
-    known = [count for count in counts if isinstance(count, int) and count >= 1]
-    return known[0] if len(known) == len(counts) == 1 else None
+            counts.append(_filled(arguments["num_rounds"], document))
+    known = [n for n in counts if isinstance(n, int) and not isinstance(n, bool) and n >= 1]
+    return sum(known) if len(known) == len(counts) > 0 else None

@@ -10,6 +10,7 @@ from equipoise.errors import DataError
 from equipoise.privacy.foreign.reading import is_number, read_text
 
 _DEEP = 20  # names that stand for names
+_CHANGING = ("update", "setdefault", "pop", "popitem", "clear")  # a dict
 
 
 class Unknown(NamedTuple):
@@ -42,6 +43,7 @@ class Code:
             raise DataError(f"{path} is not Python that can be read") from None
         self.imported = dict(_imported(self.nodes, library))
         self.bound = _bound(self.nodes)
+        self._changed = {*self._changes()}
 
     def calls(self, names: Mapping[str, Any] | frozenset[str]) -> Iterator[Call]:
         """Calls of these names of the library, in the order of the file."""
@@ -55,6 +57,31 @@ class Code:
         """Classes of the file that change one of these."""
         classes = (node for node in self.nodes if isinstance(node, ast.ClassDef))
         return [c.name for c in classes if any(self.name_of(base) in names for base in c.bases)]
+
+    def mentioned(self, names: Mapping[str, Any]) -> set[str]:
+        """Which of these names of the library it does something with."""
+        used = (node for node in self.nodes if isinstance(node, ast.Name | ast.Attribute))
+        return {name for node in used if (name := self.name_of(node)) and name in names}
+
+    def looped(self) -> set[int]:
+        """The identities of nodes that may run more than once: those in loops."""
+        loops = (
+            node for node in self.nodes if isinstance(node, ast.For | ast.AsyncFor | ast.While)
+        )
+        return {id(node) for loop in loops for node in ast.walk(loop)}
+
+    def full_name(self, node: ast.expr, library: str) -> str | None:
+        """What it is called in this library, with its modules; None where it is nothing of it."""
+        words = []
+        while isinstance(node, ast.Attribute):
+            words.append(node.attr)
+            node = node.value
+        first = (
+            dict(_imported(self.nodes, library)).get(node.id)
+            if isinstance(node, ast.Name)
+            else None
+        )
+        return ".".join([first, *reversed(words)]) if first else None
 
     def uses(self, library: str) -> bool:
         """Whether it is imported, or anything of it."""
@@ -90,7 +117,7 @@ class Code:
         if isinstance(node, ast.Name):
             values = [
                 unknown if bound is None else self.value(bound, depth + 1)
-                for bound in self.bound.get(node.id, [None])
+                for bound in [*self.bound.get(node.id, [None]), *self.bound.get("*", [])]
             ]
             alike = all(value == values[0] for value in values)
             return values[0] if alike and not isinstance(values[0], Unknown) else unknown
@@ -117,9 +144,21 @@ class Code:
         return unknown
 
     def _configured(self, key: Any, default: Any, unknown: Unknown) -> Any:
-        if not isinstance(key, str):
+        if not isinstance(key, str) or self._changed & {key, None}:
             return unknown
         return self.config.get(key, unknown if default is None else default)
+
+    def _changes(self) -> Iterator[str | None]:
+        """Keys of the configuration that the file itself sets; None: any of them."""
+        for node in self.nodes:
+            if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                if self._is_config(node.value, 0):
+                    key = node.slice.value if isinstance(node.slice, ast.Constant) else None
+                    yield key if isinstance(key, str) else None
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                changing = node.func.attr in _CHANGING
+                if changing and self._is_config(node.func.value, 0):
+                    yield None
 
     def _is_config(self, node: ast.expr, depth: int) -> bool:
         if isinstance(node, ast.Attribute):
@@ -128,6 +167,11 @@ class Code:
         if len(bound) != 1 or bound[0] is None or depth > _DEEP:
             return False
         return self._is_config(bound[0], depth + 1)
+
+
+def last_name(node: ast.expr) -> str:
+    """The last word of what is called."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def _computed(operator: ast.operator, left: Any, right: Any, unknown: Unknown) -> Any:
@@ -149,7 +193,7 @@ def _imported(nodes: list[ast.AST], library: str) -> Iterator[tuple[str, str]]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.partition(".")[0] == library:
-                    yield alias.asname or library, alias.name
+                    yield alias.asname or library, alias.name if alias.asname else library
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = node.names if node.module.partition(".")[0] == library else []
             for alias in names:
@@ -172,9 +216,24 @@ def _bound(nodes: list[ast.AST]) -> dict[str, list[ast.expr | None]]:
                 simple.add(id(target))
                 bound.setdefault(target.id, []).append(node.value)  # type: ignore[attr-defined]
     for node in nodes:
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            if id(node) not in simple:
-                bound.setdefault(node.id, []).append(None)
-        elif isinstance(node, ast.arg):
-            bound.setdefault(node.arg, []).append(None)
+        for name in [] if id(node) in simple else _named(node):
+            bound.setdefault(name, []).append(None)
     return bound
+
+
+def _named(node: ast.AST) -> list[str]:
+    """Names that it binds to what does not stand there."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            return [name]
+        case ast.arg(arg=name):
+            return [name]
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return [alias.asname or alias.name.partition(".")[0] for alias in names]
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
+            return [name] if name else []
+        case ast.MatchMapping(rest=name):
+            return [name] if name else []
+    return []

@@ -17,8 +17,11 @@ from equipoise.origin import About, Origin
 from equipoise.privacy.events import Event
 from equipoise.privacy.groups import SHOWN, together
 from equipoise.privacy.promise import REASONABLE, STRONG, Neighbours, Trust, Unit
+from equipoise.privacy.statement.place import where_it_ran, why_only_sums
+from equipoise.privacy.statement.rounding import as_given, at_least, at_most, percent
 from equipoise.privacy.statement.words import (
     ALIKE,
+    BEYOND,
     COLLUDING,
     FLOATING_POINT,
     MORE_COLLUDING,
@@ -36,6 +39,7 @@ TOLD = (0.001, 0.01, 0.05, 0.1, 0.2)  # shares of false alarms that tables show
 FPR = 0.01  # of which the sentence speaks, unless the run was asked for another
 ALPHAS = (0.0, *TOLD, *np.logspace(-4, -1, 31).round(6), *np.linspace(0.12, 1, 45).round(2))
 _NEAR = 0.1  # of 1/n: from here on delta is called near to it
+_HARDLY = 1 / 3  # found less false alarms: two of three guesses right, where a coin has one of two
 
 Number = float | Literal["inf"]
 
@@ -85,10 +89,17 @@ class Attack(_Part):
         """Some points in words: false alarms, found at most, and what both numbers alone allow."""
         points = zip(self.alpha, self.beta, self.implied, strict=True)
         return [
-            (percent(alpha), percent(1 - beta), percent(1 - implied))
+            (as_given(alpha), percent(1 - beta), percent(1 - implied))
             for alpha, beta, implied in points
             if alpha in (*TOLD, self.fpr)
         ]
+
+    def likeness(self) -> str:
+        """How well the two situations are told apart that are to look alike."""
+        if max(1 - a - b for a, b in zip(self.alpha, self.beta, strict=True)) <= _HARDLY:
+            return "Hardly to be told apart"
+        alarms = f"{as_given(self.fpr)} false alarms"
+        return f"Told apart in up to {percent(self.tpr)} of the cases, with {alarms}"
 
 
 class Several(_Part):
@@ -154,6 +165,7 @@ class Guarantee(_Part):
     noise_source: str
     noise_rule: str
     where: Federated | None
+    ran: str
 
     chosen: str
     utility: Utility
@@ -195,8 +207,8 @@ def guarantee_of(result: Result, model_sha256: str | None = None) -> Guarantee:
         neighbours=run.neighbours,
         trust=run.trust,
         colluding=run.colluding,
-        sees=TRUST[run.trust],
-        reach=REACH[run.unit],
+        sees=TRUST[run.trust] + why_only_sums(result),
+        reach=REACH[run.unit] + BEYOND.get(run.neighbours, ""),
         alike=ALIKE[run.unit][run.neighbours],
         unlike=UNLIKE[run.unit],
         epsilon=_number(account.epsilon),
@@ -224,6 +236,7 @@ def guarantee_of(result: Result, model_sha256: str | None = None) -> Guarantee:
         noise_source=result.noise_source,
         noise_rule=run.noise_rule if run.v is None else f"{run.noise_rule}, v = {run.v}",
         where=result.federated,
+        ran=where_it_ran(result),
         chosen=how_chosen(result),
         utility=utility(result),
         assumptions=not_covered(result) if run.epsilon < math.inf else [],
@@ -266,8 +279,8 @@ def attack_on(result: Result) -> Attack | None:
         max_tpr=run.max_tpr,
         exact=account.exact and not account.sampled,
         sentence=(
-            f"An attacker who accepts false alarms in {percent(fpr)} of cases finds at most "
-            f"{percent(tpr)} of the cases; guessing finds {percent(fpr)}. (From epsilon and delta "
+            f"An attacker who accepts false alarms in {as_given(fpr)} of cases finds at most "
+            f"{percent(tpr)} of the cases; guessing finds {as_given(fpr)}. (From epsilon and delta "
             f"alone one would have to fear {percent(implied_tpr)}.)"
         ),
     )
@@ -288,31 +301,22 @@ def quoted(result: Result, attack: Attack | None) -> str:
     return (
         f"Anyone who sees {seeing} and tests whether {case}, finds at most "
         f"{percent(attack.tpr)} of the cases in which this is so, if the test raises a false alarm "
-        f"in at most {percent(attack.fpr)} of the cases in which it is not; even if they know all "
+        f"in at most {as_given(attack.fpr)} of the cases in which it is not; even if they know all "
         f"data but those of {whose}."
     )
-
-
-def percent(share: float) -> str:
-    """Three digits, rounded up: what is said to be at most is at most that."""
-    if share <= 0 or share >= 1:
-        return f"{100 * min(1.0, max(0.0, share)):g} %"
-    digits = 2 - math.floor(math.log10(100 * share))
-    scale = 10.0**digits
-    return f"{math.ceil(100 * share * scale * (1 - 1e-12)) / scale:g} %"
 
 
 def delta_beside(result: Result) -> str:
     """Delta against publishing one unit chosen at random."""
     run, units = result.run, protected(result)
     text = (
-        f"delta = {run.delta:g}, of {units} protected {run.unit}s: publishing one of them, chosen "
-        f"at random, would satisfy a delta of 1/{units} = {1 / units:.3g}"
+        f"delta = {at_most(run.delta)}, of {units} protected {run.unit}s: publishing one of them, "
+        f"chosen at random, would satisfy a delta of 1/{units} = {1 / units:.3g}"
     )
     if run.delta * units >= 1:
         return f"{text}. This delta is not below that: it promises nothing."
     times = 1 / (run.delta * units)
-    how = f"{times:,.0f} times less" if times >= 10 else f"{times:.2g} times less"
+    how = f"{f'{math.floor(times):,}' if times >= 10 else at_least(times, 2)} times less"
     if run.delta * units > _NEAR:
         return f"{text}; this delta is {how}, which is near. Choose a smaller one."
     return f"{text}; this delta is {how}."

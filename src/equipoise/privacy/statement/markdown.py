@@ -10,13 +10,13 @@ from equipoise.privacy.promise import REASONABLE, STRONG
 from equipoise.privacy.statement.document import (
     Guarantee,
     guarantee_of,
-    percent,
     strength,
 )
+from equipoise.privacy.statement.place import where_it_ran, why_only_sums
+from equipoise.privacy.statement.rounding import as_given, at_least, at_most
 from equipoise.privacy.statement.words import (
     LAW,
     NEIGHBOURS,
-    REACH,
     RETURNED,
     TRUST,
     UNIT,
@@ -36,13 +36,13 @@ def statement(result: Result, model_sha256: str | None = None) -> str:
     guarantee = guarantee_of(result, model_sha256)
     sections = [title, *(f"**{notice}**" for notice in result.notices)]
     if result.private:
-        sections += [f"> {guarantee.sentence}", _definition(result)]
+        sections += [f"> {guarantee.sentence}", _definition(result, guarantee)]
     if guarantee.attack:
         sections += ["## What an attacker gains", _attack(guarantee)]
-    if result.private:
-        sections += ["## Two situations that look alike, and two that do not"]
+    if result.private and guarantee.attack:
+        sections += ["## Two situations that are to look alike, and two that are not"]
         sections += [
-            f"- Hardly to be told apart: {guarantee.alike}\n"
+            f"- {guarantee.attack.likeness()}: {guarantee.alike}\n"
             f"- May well be told apart: {guarantee.unlike}"
         ]
     if result.run.epsilon < math.inf:
@@ -69,8 +69,8 @@ def _attack(guarantee: Guarantee) -> str:
     asked = ""
     if attack.max_tpr is not None:
         asked = (
-            f" The run was asked to let nobody find more than {percent(attack.max_tpr)} at "
-            f"{percent(attack.fpr)}."
+            f" The run was asked to let nobody find more than {as_given(attack.max_tpr)} at "
+            f"{as_given(attack.fpr)}."
         )
     heading = "| false alarms | found at most | of which epsilon and delta alone would warn |"
     return "\n".join(
@@ -137,44 +137,11 @@ def _promised(result: Result) -> dict[str, str]:
         "unit": f"{run.unit}: {UNIT[run.unit]}{others}",
         "neighbours": f"{run.neighbours}: " + NEIGHBOURS[run.neighbours].format(unit=run.unit),
         "trust": run.trust,
-        "the adversary sees": TRUST[run.trust] + _enforced(result),
+        "the adversary sees": TRUST[run.trust] + why_only_sums(result),
         "colluding clients": "any number" if run.colluding is None else str(run.colluding),
         "clients": str(run.clients),
-        "where it ran": _where(result),
+        "where it ran": where_it_ran(result),
     }
-
-
-def _enforced(result: Result) -> str:
-    """Why only sums are seen."""
-    if result.run.trust == "local":
-        return ""
-    if result.federated is None:
-        return ". This is assumed: it holds only where a secure aggregation protocol enforces it"
-    return (
-        ". This is enforced by pairwise masks (X25519, HKDF-SHA-256, AES-256 in counter mode), if "
-        "the keys in the agreement are those of the silos, and no more silos than the colluding "
-        "ones below give theirs away"
-    )
-
-
-def _where(result: Result) -> str:
-    """On whose machines, and what could be seen from there."""
-    federated = result.federated
-    if federated is None:
-        return (
-            "one process that read the records of all clients: nothing is hidden from its operator"
-        )
-    messages = "the messages of every silo, as they are described here"
-    if federated.masked:
-        messages = (
-            "the sum of their masked messages (whoever has the keys of some silos too, the sum of "
-            "the others')"
-        )
-    return (
-        f"{len(federated.silos)} separate silos ({', '.join(federated.silos)}), each of which read "
-        "its own records alone and added its own noise; the lead saw only public records and "
-        f"{messages}. Agreement: SHA-256 `{federated.agreement}`"
-    )
 
 
 def _released(result: Result) -> dict[str, str]:
@@ -279,8 +246,8 @@ def _several(guarantee: Guarantee) -> str:
     rows = []
     for group in guarantee.several:
         epsilon = float(group.epsilon)
-        hidden = "nothing is promised" if group.delta >= 1 else f"epsilon = {epsilon:.3g}"
-        at = "" if group.delta >= 1 else f" at delta = {group.delta:.2g}"
+        hidden = "nothing is promised" if group.delta >= 1 else f"epsilon = {at_most(epsilon, 3)}"
+        at = "" if group.delta >= 1 else f" at delta = {at_most(group.delta, 2)}"
         rows.append(f"- {group.units} records: {hidden}{at}")
     return "\n".join(
         [
@@ -330,16 +297,16 @@ def _grid(result: Result) -> float:
     return min(grid_of(step, account.epsilon, run.delta) for step in steps)
 
 
-def _definition(result: Result) -> str:
+def _definition(result: Result, guarantee: Guarantee) -> str:
     unit, epsilon, delta = result.run.unit, result.account.epsilon, result.run.delta
     return (
         f"The whole run is (epsilon, delta)-differentially private for one {unit}, with "
-        f"epsilon = {epsilon:.6g} (rounded; the table has all digits{_between(result)}) and "
-        f"delta = {delta:g}{_mu(result)}, "
+        f"epsilon = {at_most(epsilon)} (rounded up; the table has all digits{_between(result)}) "
+        f"and delta = {at_most(delta)}{_mu(result)}, "
         "under the definitions below: for all neighbouring data sets, in either order, and "
         "every set S of outcomes that the adversary may see, P(S) <= e^epsilon * P'(S) + "
         "delta, where P and P' are the distributions of the outcome under the one and under "
-        f"the other.{_strength(epsilon)} {REACH[unit]}"
+        f"the other.{_strength(epsilon)} {guarantee.reach}"
     )
 
 
@@ -350,7 +317,7 @@ def _mu(result: Result) -> str:
         return ""
     slack = max(event.slack for event in result.account.events)
     nearly = f" (up to factors of e^(+-{slack:.2g}), which epsilon includes)" if slack else ""
-    return f", since it is mu-Gaussian differentially private, mu = {mu:.6g}{nearly}"
+    return f", since it is mu-Gaussian differentially private, mu = {at_most(mu)}{nearly}"
 
 
 def _between(result: Result) -> str:
@@ -358,15 +325,17 @@ def _between(result: Result) -> str:
     account = result.account
     if account.exact or account.epsilon_lower is None:
         return ""
-    return f"; the exact one is between {account.epsilon_lower:.6g} and {account.epsilon:.6g}"
+    lower, upper = at_least(account.epsilon_lower), at_most(account.epsilon)
+    return f"; the exact one is between {lower} and {upper}"
 
 
 def _strength(epsilon: float) -> str:
     """What this epsilon lets anybody conclude, and how strong that is called."""
     factor, name = math.exp(epsilon), strength(epsilon)
+    sure = at_most(100 * factor / (1 + factor), 4)
     return (
         f" Here e^epsilon is about {factor:.3g}: delta aside, of two neighbouring data sets that "
-        f"seemed equally likely before, nobody becomes more than {factor / (1 + factor):.2%} sure "
+        f"seemed equally likely before, nobody becomes more than {sure} % sure "
         f"of one. Such an epsilon is called {name}: strong up to {STRONG:g}, reasonable up to "
         f"{REASONABLE:g}, weak above (Ponomareva et al. 2023, How to DP-fy ML)."
     )

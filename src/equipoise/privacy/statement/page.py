@@ -5,7 +5,8 @@ import math
 from collections.abc import Mapping
 from html import escape
 
-from equipoise.privacy.statement.document import Attack, Guarantee, percent
+from equipoise.privacy.statement.document import Attack, Guarantee
+from equipoise.privacy.statement.rounding import as_given, at_least, at_most
 
 _STYLE = """
 @page { size: A4; margin: 14mm 15mm }
@@ -88,7 +89,7 @@ def _gain(attack: Attack) -> str:
     asked = ""
     if attack.max_tpr is not None:
         asked = (
-            f"<p>Asked for: at most {percent(attack.max_tpr)} at {percent(attack.fpr)} false "
+            f"<p>Asked for: at most {as_given(attack.max_tpr)} at {as_given(attack.fpr)} false "
             "alarms.</p>"
         )
     return (
@@ -161,9 +162,11 @@ def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
 
 
 def _situations(guarantee: Guarantee) -> str:
+    if guarantee.attack is None:
+        return ""
     return (
-        "<section><h2>Two situations that look alike, and two that do not</h2><ul>"
-        f"<li><b>Hardly to be told apart:</b> {escape(guarantee.alike)}</li>"
+        "<section><h2>Two situations that are to look alike, and two that are not</h2><ul>"
+        f"<li><b>{guarantee.attack.likeness()}:</b> {escape(guarantee.alike)}</li>"
         f"<li><b>May well be told apart:</b> {escape(guarantee.unlike)}</li></ul>"
         f"<p>{escape(guarantee.reach)}</p></section>"
     )
@@ -173,17 +176,18 @@ def _promised(guarantee: Guarantee) -> str:
     if guarantee.epsilon_nominal == "inf":
         return ""
     how = "exact" if guarantee.exact else "an upper bound"
-    spent = f"{float(guarantee.epsilon):.6g} ({how})"
+    spent = f"{at_most(float(guarantee.epsilon))} ({how})"
     if not guarantee.exact and guarantee.epsilon_lower is not None:
-        spent += f", at least {float(guarantee.epsilon_lower):.6g}"
+        spent += f", at least {at_least(float(guarantee.epsilon_lower))}"
     mu = guarantee.mu
     rows = {
         "&epsilon;": f"{spent}, {guarantee.strength}" if guarantee.private else spent,
         "&delta;": escape(guarantee.delta_sentence),
-        "&mu; of Gaussian DP": "not defined: secret samples" if mu is None else f"{float(mu):.6g}",
+        "&mu; of Gaussian DP": "not defined: secret samples" if mu is None else at_most(float(mu)),
         "protected": f"one {guarantee.unit} of {guarantee.protected} ({guarantee.neighbours})",
         "the adversary sees": escape(guarantee.sees),
         "colluding clients": "any number" if guarantee.colluding is None else guarantee.colluding,
+        "where it ran": _marked(guarantee.ran),
         "released": escape(guarantee.mechanism)
         + f"; clip {float(guarantee.clip):g}; {guarantee.events[0].count} releases",
         "noise": f"{escape(guarantee.noise_source)}; rule {escape(guarantee.noise_rule)}",
@@ -194,7 +198,8 @@ def _promised(guarantee: Guarantee) -> str:
             + (
                 "nothing is promised"
                 if group.delta >= 1
-                else f"&epsilon; = {float(group.epsilon):.3g} at &delta; = {group.delta:.2g}"
+                else f"&epsilon; = {at_most(float(group.epsilon), 3)} at "
+                f"&delta; = {at_most(group.delta, 2)}"
             )
             for group in guarantee.several
         )
@@ -242,9 +247,11 @@ def _assumed(guarantee: Guarantee) -> str:
 def _identity(guarantee: Guarantee) -> str:
     parts = [f"Equipoise {escape(guarantee.version)}"]
     if guarantee.origin:
-        parts.append(f"run <code>{guarantee.origin.run}</code>, {guarantee.origin.when}")
+        parts.append(
+            f"run <code>{escape(guarantee.origin.run)}</code>, {escape(guarantee.origin.when)}"
+        )
     if guarantee.where:
-        parts.append(f"agreement <code>{guarantee.where.agreement}</code>")
+        parts.append(f"agreement <code>{escape(guarantee.where.agreement)}</code>")
     if guarantee.model_sha256:
         parts.append(f"model.safetensors SHA-256 <code>{guarantee.model_sha256}</code>")
     parts.append("all numbers: guarantee.json")
@@ -252,9 +259,12 @@ def _identity(guarantee: Guarantee) -> str:
 
 
 def _section(title: str, text: str) -> str:
-    marked = escape(text).split("`")  # every other part is code
-    words = "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(marked))
-    return f"<section><h2>{title}</h2><p>{words}</p></section>"
+    return f"<section><h2>{title}</h2><p>{_marked(text)}</p></section>"
+
+
+def _marked(text: str) -> str:
+    parts = escape(text).split("`")  # every other part is code
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
 
 def _rows(rows: Mapping[str, object]) -> str:

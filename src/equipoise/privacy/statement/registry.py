@@ -12,6 +12,7 @@ from equipoise.errors import InvalidValue, require
 from equipoise.privacy.statement.document import Guarantee
 
 NEEDED = ("name", "purpose", "controller", "region", "published")
+_NO_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")  # that JSON leaves as it is
 SECTORS = ("Technology", "Healthcare", "Education", "Government", "Energy", "Finance")
 
 
@@ -157,4 +158,8 @@ def _scalar(value: Any) -> str:
     if isinstance(value, float):  # YAML 1.1 takes a number without a point for text
         digits, exponent, power = repr(value).partition("e")
         return (digits if "." in digits else f"{digits}.0") + exponent + power
-    return json.dumps(value, ensure_ascii=False)
+    return _NO_YAML.sub(_escaped, json.dumps(value, ensure_ascii=False))
+
+
+def _escaped(character: re.Match[str]) -> str:
+    return f"\\u{ord(character[0]):04x}"

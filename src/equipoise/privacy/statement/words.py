@@ -39,6 +39,11 @@ REACH: dict[Unit, str] = {
     "Somebody with records at several clients is protected less, and what a client's persons have "
     "in common is not hidden at all.",
 }
+BEYOND: dict[Neighbours, str] = {
+    "zero-out": " That somebody's records are certain ones, and not others in their place, is "
+    "protected less: for that mu counts twice.",
+}
+"""What is to be said besides of the neighbours."""
 ALIKE: dict[Unit, dict[Neighbours, str]] = {
     "client": {
         "replace-one": "One hospital took part with the records of its patients; or it took part "
