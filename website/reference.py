@@ -1,0 +1,307 @@
+"""The reference: every public name, from its docstring, its signature and its fields.
+
+A docstring is sentences; lines of a name, two spaces or more and its meaning, for parameters and
+fields; and examples after >>>, which `tests/test_reference.py` runs. A parameter or field without a
+meaning is refused.
+"""
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equipoise
+
+PAGES = {
+    "planning": ("Planning", "plan Plan Question"),
+    "training": ("Training", "train rounds dry_run adapt save load"),
+    "results": ("Results, and what is said of them", "Result evaluate DryRun About guarantee"),
+    "tasks": ("Tasks, settings, data", "Settings Run own_task Task accuracy try_data Tried"),
+    "sweeps": ("Sweeps", "sweep report"),
+    "guarantees": (
+        "What a guarantee costs",
+        "Promise Event Account noise_sigma epsilon_spent gdp_mu compare_accountants account "
+        "JobAccount",
+    ),
+    "auditing": ("Audits", "audit Audit BrokenClaim"),
+    "errors": ("Errors", "EquipoiseError InvalidValue DataError UnsafeModel"),
+}
+PAGE_OF = {name: page for page, (_, names) in PAGES.items() for name in names.split()}
+BESIDE = {
+    "Plan": "planning.plan.Option planning.plan.Prediction planning.plan.Way",
+    "Result": "result.Point result.PublicOnly result.Adapted",
+    "evaluate": "training.Evaluation",
+    "rounds": "fleets.server.Round",
+    "sweep": "sweeps.run.Swept",
+    "report": "reports.writing.Summary",
+    "compare_accountants": "privacy.accountants.Comparison",
+    "Tried": "tasks.try_data.TriedFile tasks.try_data.TriedColumn",
+}
+"""What public functions return and public values hold, and nobody need import."""
+
+MEANING = re.compile(r"([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*)  +(\S.*)")
+
+
+class Doc(NamedTuple):
+    """A docstring: its sentences in paragraphs, what names mean, and its examples."""
+
+    sentences: list[str]
+    meanings: dict[str, str]
+    examples: list[str]
+
+
+class Row(NamedTuple):
+    """A parameter or a field. The default is source; empty where a value must be given."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+def pages() -> dict[str, str]:
+    """Every page of the reference by its place on the site."""
+    missing = {*equipoise.__all__} ^ PAGE_OF.keys()
+    if missing:
+        raise SystemExit(f"names of equipoise and of the reference differ: {sorted(missing)}")
+    texts = {
+        f"reference/{page}.md": "\n\n".join(
+            [f"# {title}", *(entry(name) for name in names.split())]
+        )
+        for page, (title, names) in PAGES.items()
+    }
+    return {"reference/index.md": index(), **texts}
+
+
+def index() -> str:
+    parts = [
+        "# Reference",
+        "All public names: `import equipoise`, then `equipoise.train` and so on. Keywords are the "
+        "flags of the command of the same name: `--local-steps 4` is `local_steps=4`.",
+    ]
+    for page, (title, names) in PAGES.items():
+        rows = [
+            f"| {linked(name)} | {cell(first_sentence(getattr(equipoise, name)))} |"
+            for name in names.split()
+        ]
+        parts.append("\n".join([f"## [{title}]({page}.md)", "", "| name | |", "|---|---|", *rows]))
+    return "\n\n".join(parts)
+
+
+def entry(name: str) -> str:
+    """A public name, and what belongs to it."""
+    sections = [section(f"`{name}`", name, getattr(equipoise, name))]
+    for path in BESIDE.get(name, "").split():
+        module, _, beside = path.rpartition(".")
+        value = getattr(__import__(f"equipoise.{module}", fromlist=[beside]), beside)
+        sections.append(section(f"`{beside}`, of `equipoise.{module}`", beside, value))
+    return "\n\n".join(sections)
+
+
+def section(title: str, name: str, value: Any) -> str:
+    doc = read(inspect.getdoc(value) or "")
+    parts = [f"## {title} {{ #{name} }}"]
+    if not inspect.isclass(value):
+        parts += [f"```python\n{signature(name, value)}\n```", *doc.sentences]
+        rows = [*parameters(value, doc)] if inspect.isfunction(inspect.unwrap(value)) else []
+    else:
+        parts += doc.sentences
+        rows = [*fields(value, doc)]
+    check(name, rows, doc)
+    if rows:
+        parts.append(table(rows, "field" if inspect.isclass(value) else "parameter"))
+    if inspect.isclass(value):
+        parts += members(name, value)
+    parts += [f"```pycon\n{example}\n```" for example in doc.examples]
+    return "\n\n".join(parts)
+
+
+def check(name: str, rows: list[Row], doc: Doc) -> None:
+    silent = [row.name for row in rows if not row.meaning]
+    unknown = sorted(doc.meanings.keys() - {row.name for row in rows})
+    if silent or unknown:
+        print(
+            f"docstring of {name}: no meaning of {silent}; meanings of {unknown}, which are not there"
+        )
+
+
+def read(doc: str) -> Doc:
+    sentences, meanings, examples = [], {}, []
+    for paragraph in doc.split("\n\n"):
+        if paragraph.startswith(">>>"):
+            examples.append(paragraph)
+            continue
+        plain, name = [], ""
+        for line in paragraph.splitlines():
+            if match := MEANING.fullmatch(line):
+                name = match[1]
+                meanings[name] = match[2]
+            elif name:
+                meanings[name] += " " + line.strip()
+            else:
+                plain.append(line)
+        if plain:
+            sentences.append(markdown("\n".join(plain)))
+    alone = {
+        one: markdown(text) for names, text in meanings.items() for one in names.split(", ")
+    }
+    return Doc(sentences, alone, examples)
+
+
+def markdown(text: str) -> str:
+    """Sentences of a docstring, in which only backticks mean something; public names are links."""
+    parts = re.split(r"(``.+?``|`.+?`)", text)
+    parts[::2] = [re.sub(r"([*_<\[\]|])", r"\\\1", part) for part in parts[::2]]
+    parts[1::2] = [linked(part.strip("`")) if part.strip("`") in PAGE_OF else part for part in parts[1::2]]
+    return "".join(parts)
+
+
+def linked(name: str) -> str:
+    return f"[`{name}`]({PAGE_OF[name]}.md#{name})"
+
+
+def cell(text: str) -> str:
+    """In one line of a table."""
+    return " ".join(text.split())
+
+
+def first_sentence(value: Any) -> str:
+    text = " ".join(read(inspect.getdoc(value) or "").sentences[:1]).replace("\n", " ")
+    return re.split(r"(?<=\.) (?=[A-Z`])|: ``", text)[0].rstrip(".:")
+
+
+def table(rows: list[Row], head: str) -> str:
+    lines = [f"| {head} | type, default | meaning |", "|---|---|---|"]
+    lines += [
+        f"| `{row.name}` | {code(' = '.join(filter(None, row[1:3])))} | {cell(row.meaning)} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+def code(text: str) -> str:
+    return f"`{cell(text)}`" if text else ""
+
+
+def written(function: Any) -> ast.FunctionDef:
+    source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+    return ast.parse(source).body[0]  # type: ignore[return-value]
+
+
+def type_of(annotation: ast.expr | None) -> str:
+    """An annotation as it is written, without quotes and the modules of names."""
+    if annotation is None:
+        return ""
+    text = ast.unparse(annotation)
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        text = annotation.value
+    return re.sub(r"\b(?:os|torch|nn|ast)\.(?=[A-Z])", "", text)
+
+
+def signature(name: str, value: Any) -> str:
+    if not inspect.isfunction(inspect.unwrap(value)):
+        return f"{name}{inspect.signature(value)}"
+    node = written(value)
+    given = node.args
+    words = []
+    plain = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(plain) - len(given.defaults)) + given.defaults
+    words += [argument(one, default) for one, default in zip(plain, defaults, strict=True)]
+    words += ["*"] if given.kwonlyargs else []
+    words += [
+        argument(one, default)
+        for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    ]
+    words += [f"**{given.kwarg.arg}"] if given.kwarg else []
+    result = f" -> {type_of(node.returns)}" if node.returns else ""
+    line = f"{name}({', '.join(words)}){result}"
+    if len(line) <= 100:
+        return line
+    inner = "".join(f"    {word},\n" for word in words)
+    return f"{name}(\n{inner}){result}"
+
+
+def argument(one: ast.arg, default: ast.expr | None) -> str:
+    return one.arg if default is None else f"{one.arg}={ast.unparse(default)}"
+
+
+def parameters(value: Any, doc: Doc) -> Iterator[Row]:
+    node = written(value).args
+    plain = [*node.posonlyargs, *node.args]
+    defaults = [None] * (len(plain) - len(node.defaults)) + node.defaults
+    for one, default in (
+        *zip(plain, defaults, strict=True),
+        *zip(node.kwonlyargs, node.kw_defaults, strict=True),
+    ):
+        text = "" if default is None else ast.unparse(default)
+        yield Row(one.arg, type_of(one.annotation), text, doc.meanings.get(one.arg, ""))
+    if node.kwarg:
+        yield Row(node.kwarg.arg, "", "", doc.meanings.get(node.kwarg.arg, ""))
+
+
+def fields(value: Any, doc: Doc) -> Iterator[Row]:
+    """The fields of a value in the order in which they are written, those of its parents first."""
+    known = getattr(value, "model_fields", None) or getattr(value, "_fields", None)
+    if known is None:
+        known = value.__dataclass_fields__ if dataclasses.is_dataclass(value) else {}
+    rows: dict[str, Row] = {}
+    for part in reversed(value.__mro__):
+        if not part.__module__.startswith("equipoise"):
+            continue
+        body = written(part).body
+        for number, statement in enumerate(body):
+            if not isinstance(statement, ast.AnnAssign) or statement.target.id not in known:  # type: ignore[union-attr]
+                continue
+            name = statement.target.id  # type: ignore[union-attr]
+            after = body[number + 1] if number + 1 < len(body) else None
+            meaning = doc.meanings.get(name, "")
+            if not meaning and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                meaning = markdown(inspect.cleandoc(str(after.value.value)))
+            field = getattr(value, "model_fields", {}).get(name)
+            if not meaning and field is not None and field.description:
+                meaning = markdown(field.description)
+            meaning = meaning or (rows[name].meaning if name in rows else "")
+            rows[name] = Row(name, type_of(statement.annotation), default_of(statement), meaning)
+    yield from rows.values()
+
+
+def default_of(statement: ast.AnnAssign) -> str:
+    """The default as it is written; of a flag its first argument."""
+    given = statement.value
+    if given is None:
+        return ""
+    if isinstance(given, ast.Call):
+        if not given.args or ast.unparse(given.args[0]) == "...":
+            return ""
+        given = given.args[0]
+    return ast.unparse(given)
+
+
+def members(name: str, value: Any) -> Iterator[str]:
+    """What can be asked of a value: its properties and methods that say what they do."""
+    rows = []
+    for part in reversed(value.__mro__):
+        for member, held in vars(part).items() if part.__module__.startswith("equipoise") else ():
+            function = getattr(held, "fget", None) or getattr(held, "__func__", None) or held
+            function = getattr(function, "wrapped_property", function)
+            function = getattr(function, "fget", function)
+            if member.startswith("_") or not inspect.isfunction(function):
+                continue
+            says = first_paragraph(function)
+            if says:
+                rows.append(f"| {code(asked(member, held, function))} | {cell(says)} |")
+    if rows:
+        yield "\n".join([f"| of `{name}` | what it is |", "|---|---|", *rows])
+
+
+def first_paragraph(function: Any) -> str:
+    return "".join(read(inspect.getdoc(function) or "").sentences[:1])
+
+
+def asked(member: str, held: Any, function: Any) -> str:
+    if not (inspect.isfunction(held) or isinstance(held, classmethod | staticmethod)):
+        return member
+    return signature(member, function).replace("self, ", "").replace("self", "").replace("cls, ", "")
