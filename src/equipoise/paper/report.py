@@ -14,7 +14,11 @@ def report(
     *,
     measure: str | None = None,
 ) -> Summary:
-    """Write the report of a store into a folder; its files, its table of best settings, its
-    notes. With a measure, such as "auroc", that takes the place of the error.
+    """Write the report of a store into a folder: figures, tables, a page. Returns its files, its
+    table of best settings, its notes. ``report("sweep.sqlite", out="report")``.
+
+    store     what `sweep` wrote
+    out       the folder
+    measure   what takes the place of the error, such as "auroc"
     """
     return write_report(Path(store), Path(out), PAPER, measure)

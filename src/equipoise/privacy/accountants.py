@@ -273,8 +273,20 @@ def compare_accountants(
     unit: Unit = "client",
     neighbours: Neighbours = "replace-one",
 ) -> Comparison:
-    """What each accountant says of these numbers: ``compare_accountants(epsilon=3.3, rounds=100)``,
-    or with `sigma` instead of epsilon."""
+    """What each accountant says of the same numbers (needs the extra `record`).
+
+    rounds       releases, each to all that protects
+    epsilon      the budget; or else sigma
+    sigma        noise per coordinate of what the adversary sees in one release
+    delta        at which epsilon is
+    clip         C, the longest that what is noised can be
+    rate         q: the probability with which a secret sample takes a unit; 1: no sampling
+    unit, neighbours   as those of `Promise`
+
+    >>> rows = equipoise.compare_accountants(epsilon=3.3, rounds=100).rows
+    >>> [(row.accountant, round(row.ratio, 2)) for row in rows][-1]  # noise, over ours
+    ('exact GDP', 1.0)
+    """
     return compare(Job(rounds, epsilon, sigma, delta, clip, rate, unit, neighbours))
 
 

@@ -79,23 +79,45 @@ def own_task(
     only: Only = None,
     persons: Sequence[Any] | None = None,
 ) -> Task:
-    """A task from a torch model and one data set per client.
+    """A task from a torch model and one data set per client. A record that cannot be read counts
+    for nothing, and stops nothing.
 
+    model           an nn.Module without learned buffers; its weights are public, and where training
+                    begins
     clients         torch data sets; pairs (inputs, targets) of tensors, NumPy arrays or pandas
                     frames; or functions without arguments that return one of these
-    only            load this client alone: the functions of the others are not called; or nobody
-    persons         for each client, whose its records are: a name or number for each
-    test, pool      the same, public: to measure on, and to train a model on that private training
-    has to beat
-    example         a public (input, target) pair, as a data set gives one record: its shapes and
-    types are those of all records, and what does not fit counts for nothing. Without it, those of
-    the test set or of the pool; else those that each client's arrays have, or most of its records
     loss            loss(outputs, targets): a mean over examples
     metric          metric(outputs, targets): larger is better; the test error is 1 - metric, as in
-    the paper
+                    the paper
+    test            public records, as one of the clients: to measure on
+    pool            the same, to train a model on that private training has to beat
+    example         a public (input, target) pair, as a data set gives one record: its shapes and
+                    types are those of all records, and what does not fit counts for nothing.
+                    Without it, those of the test set or of the pool; else those that each client's
+                    arrays have, or most of its records
+    learning_rate   the step size, if the user does not say
+    iterations      local steps in total, if the user does not say
+    batch           records in a minibatch; None for all
+    seed            public seed of minibatches; never of the noise
+    name            the task's
+    error_name      what the error is, in words
     public          what is taken as public, in sentences; None: as it is for any model
+    sizes_public    whether numbers of records may decide anything, though the unit is a client
+    only            load this client alone: the functions of the others are not called; or nobody
+    persons         for each client, whose its records are: a name or number for each
 
-    A record that cannot be read counts for nothing, and stops nothing.
+    >>> x = torch.randn(400, 3)
+    >>> clients = [(part, part[:, 0] > 0) for part in x.split(20)]
+    >>> task = equipoise.own_task(
+    ...     torch.nn.Linear(3, 2),
+    ...     [(inputs, labels.long()) for inputs, labels in clients],
+    ...     torch.nn.functional.cross_entropy,
+    ...     equipoise.accuracy,
+    ... )
+    >>> task
+    Task('own': 20 clients, d = 8)
+    >>> equipoise.train(task=task, epsilon=4, clip=1, iterations=4).rounds
+    4
     """
     require(isinstance(model, nn.Module), f"model={type(model).__name__} is not a torch nn.Module")
     require(

@@ -103,7 +103,10 @@ class TriedFile:
 @dataclass(frozen=True, repr=False)
 class Tried:
     """What training makes of files, each by itself. `print` shows it; its repr does not, since it
-    is private."""
+    is private.
+
+    files   what becomes of each
+    """
 
     files: tuple[TriedFile, ...]
 
@@ -140,6 +143,8 @@ def try_data(
     left out, cells that are clipped or filled, categories that were not declared. Nothing is sent
     or saved.
 
+    data     the file or files
+    bounds   the file with public bounds of every column
     task     which reads such files; None: the one for tables
     label    the column to predict (task csv)
     person   the column that says whose a row is, or the file that does (task libsvm), to count the
