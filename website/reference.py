@@ -110,7 +110,8 @@ def section(title: str, name: str, value: Any) -> str:
     else:
         parts += doc.sentences
         rows = [*fields(value, doc)]
-    check(name, rows, doc)
+    if name in PAGE_OF:
+        check(name, rows, doc)
     if rows:
         parts.append(table(rows, "field" if inspect.isclass(value) else "parameter"))
     if inspect.isclass(value):
@@ -123,7 +124,7 @@ def check(name: str, rows: list[Row], doc: Doc) -> None:
     silent = [row.name for row in rows if not row.meaning]
     unknown = sorted(doc.meanings.keys() - {row.name for row in rows})
     if silent or unknown:
-        print(
+        raise SystemExit(
             f"docstring of {name}: no meaning of {silent}; meanings of {unknown}, which are not there"
         )
 
@@ -154,8 +155,11 @@ def read(doc: str) -> Doc:
 def markdown(text: str) -> str:
     """Sentences of a docstring, in which only backticks mean something; public names are links."""
     parts = re.split(r"(``.+?``|`.+?`)", text)
-    parts[::2] = [re.sub(r"([*_<\[\]|])", r"\\\1", part) for part in parts[::2]]
-    parts[1::2] = [linked(part.strip("`")) if part.strip("`") in PAGE_OF else part for part in parts[1::2]]
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            parts[number] = re.sub(r"[*_<\[\]|]", lambda sign: f"&#{ord(sign[0])};", part)
+        elif part.strip("`") in PAGE_OF:
+            parts[number] = linked(part.strip("`"))
     return "".join(parts)
 
 
@@ -260,7 +264,7 @@ def fields(value: Any, doc: Doc) -> Iterator[Row]:
             meaning = doc.meanings.get(name, "")
             if not meaning and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 meaning = markdown(inspect.cleandoc(str(after.value.value)))
-            field = getattr(value, "model_fields", {}).get(name)
+            field = getattr(part, "model_fields", {}).get(name)
             if not meaning and field is not None and field.description:
                 meaning = markdown(field.description)
             meaning = meaning or (rows[name].meaning if name in rows else "")

@@ -171,7 +171,8 @@ class Result(BaseModel):
     private         whether it may be called private at all
     format          of the document
     test_error      of the model, on records declared public; None where there are none
-    baseline_error  of the initial model, on the same records
+    baseline_error  without training: of the initial model, or of the best constant answer where
+                    that is known and better
     client_error    mean over clients of the error on their own test records, where they have some
     error_name      what the error is, in words
     part            how much of its data set the task was, where that is not the whole
@@ -191,7 +192,7 @@ class Result(BaseModel):
     public          what was taken as public, in sentences
     parameters      how x falls into named tensors: their shapes, in order
     reading         what is needed to read other files like those of the task
-    repeat          the command that repeats a simulation; None of what nobody can repeat
+    repeat          the command with the same settings; None where the task was made in Python
     version         of Equipoise
     federated       where it ran; None where that was one process
     adapted         how the model was tuned on one client's own records, without noise, where it

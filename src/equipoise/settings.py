@@ -71,6 +71,7 @@ class Common(BaseModel):
     )
     seed: int = flag(0, LEARNING, "public seed of split, coins and minibatches; never of the noise")
     options: AlgorithmOptions = Field(default_factory=HashableOptions)
+    """Settings of one algorithm alone, by name, such as prox; they may be keywords themselves."""
 
     data: Paths = flag(
         (),

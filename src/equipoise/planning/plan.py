@@ -148,8 +148,8 @@ class Plan(BaseModel):
     promise        the budget, and what it hides from whom
     units          how many clients, or records, the promise protects, as far as that is known
     nu2            mean of the squared length of the averaged noise, in clips, if there were one
-                   release; with K releases each has K times that. None where the clip is not what
-                   noise follows from
+                   release; with K releases each has K times that. None where the noise is no
+                   multiple of the clip
     chosen         the proposal that `settings` follows; None where there is none to train with
     options        all proposals, the chosen one among them
     untrained      what the initial model reaches

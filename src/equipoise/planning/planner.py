@@ -90,8 +90,8 @@ def plan(
 
     >>> planned = equipoise.plan(epsilon=2, clip=1, clients=10, dimension=50, mu=0.01,
     ...     smoothness=1, psi0=100)  # from constants alone; task="breast-cancer" asks on data
-    >>> [option.origin for option in planned.options]
-    ['Corollary 1 as printed', 'corrected bound', 'displacement law']
+    >>> planned.verdict, [option.origin for option in planned.options]
+    ('do not train', ['corrected bound', 'Corollary 1 as printed'])
     """
     if question is not None:
         require(

@@ -30,7 +30,7 @@ class Event:
 
     >>> event = equipoise.Event("client", "replace-one", sensitivity=2, sigma=20, rate=1, count=16)
     >>> round(event.epsilon(delta=1e-5), 3), event.mu
-    (1.567, 0.4)
+    (1.555, 0.4)
     """
 
     unit: Unit

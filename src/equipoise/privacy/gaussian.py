@@ -90,7 +90,7 @@ def gdp_mu(epsilon: float, delta: float) -> float:
     epsilon, delta   the budget, as in `Promise`
 
     >>> round(equipoise.gdp_mu(epsilon=2, delta=1e-5), 4)
-    0.4972
+    0.5016
     """
     check_budget(epsilon, delta)
     if epsilon == math.inf:
@@ -119,7 +119,7 @@ def noise_sigma(epsilon: float, delta: float, releases: int, sensitivity: float)
     sensitivity      how far one unit can move one of them (L2 norm): 2C under replace-one
 
     >>> round(equipoise.noise_sigma(epsilon=2, delta=1e-5, releases=16, sensitivity=2), 3)
-    16.09
+    15.95
     """
     _check_releases(releases, sensitivity)
     mu = gdp_mu(epsilon, delta)
@@ -154,7 +154,7 @@ def epsilon_spent(
     slack         how far the noise may be from a Gaussian, as the logarithm of probabilities
 
     >>> round(equipoise.epsilon_spent(sigma=20, releases=16, sensitivity=2, delta=1e-5), 3)
-    1.567
+    1.555
     """
     _check_releases(releases, sensitivity)
     require(0 < delta < 1, f"delta={delta} is not in (0, 1)")

@@ -70,12 +70,13 @@ def sweep(
     ray        the address of a Ray cluster, whose processors do the work instead of workers
     shard      one part of the grid: "2/8" is the second of eight
     watch      may wrap the iterator of progress, to show it
-    values     the fields of `Settings`, each a value or a list of values
+    values     the fields of `Settings`, each a value or a list of values; and `seeds`, the trials:
+               three without it
 
     >>> swept = equipoise.sweep(task="quadratic", epsilon=[1, 4], clip=0.1, iterations=4,
     ...     local_steps=[1, 2], store="two.sqlite")
     >>> swept.done, swept.failed
-    (4, 0)
+    (12, 0)
     """
     task_of.cache_clear()  # files may have changed since the last sweep of this process
     runs = grid_of(what, Path(store), simulate=simulate, **values)

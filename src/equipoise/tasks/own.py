@@ -211,7 +211,11 @@ def _owners(
 
 @PerExample
 def accuracy(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The share of examples whose largest output is their label: a metric for classification."""
+    """The share of examples whose largest output is their label: a metric for classification.
+
+    >>> equipoise.accuracy(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))
+    0.5
+    """
     return outputs.argmax(-1) == labels, torch.ones_like(labels)
 
 

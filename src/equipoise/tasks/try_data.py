@@ -139,7 +139,7 @@ def try_data(
     person: str | None = None,
     ignore: str | Sequence[str] = (),
 ) -> Tried:
-    """What task csv or libsvm makes of one's own file or files, for the owner's eyes: rows that are
+    r"""What task csv or libsvm makes of one's own file or files, for the owner's eyes: rows that are
     left out, cells that are clipped or filled, categories that were not declared. Nothing is sent
     or saved.
 
@@ -150,6 +150,13 @@ def try_data(
     person   the column that says whose a row is, or the file that does (task libsvm), to count the
              rows of each
     ignore   columns of the files that are left aside (task csv)
+
+    >>> _ = pathlib.Path("bounds.toml").write_text(
+    ...     '[age]\nlow = 0\nhigh = 100\n[ill]\ncategories = ["no", "yes"]\n')
+    >>> _ = pathlib.Path("mine.csv").write_text("age,ill\n71,yes\n300,no\n55,perhaps\n")
+    >>> (file,) = equipoise.try_data("mine.csv", bounds="bounds.toml", label="ill").files
+    >>> file.rows, file.kept, [(column.name, column.clipped) for column in file.columns]
+    (3, 2, [('age', 1)])
     """
     paths, where = _several(data), os.fspath(bounds)
     require(len(paths) >= 1, "data is empty: give the files to try, before any flag")

@@ -121,7 +121,7 @@ def account(
 
     >>> job = equipoise.account(phases=[{"rounds": 100, "sigma": 25.6, "clip": 1}])
     >>> [(spent.neighbours, round(spent.epsilon, 2)) for spent in job.spends]
-    [('replace-one', 3.31)]
+    [('replace-one', 3.3), ('zero-out', 1.51)]
     """
     require(
         (file is None) != (not phases),
