@@ -28,7 +28,9 @@ PAGES = {path.name: path.read_text() for path in (*ROOT.glob("*.md"), *ROOT.glob
 OTHER_PROGRAMS = ("pip", "ray ", "python", "pytest", "pre-commit", "make", "mypy", ".venv/bin/")
 PLACEHOLDERS = {"...", "…"}
 ALWAYS = {"--help", "--version", "--install-completion"}
-PROMPT = re.compile(r"(?:(?:[\w-]+ +)?\$ (?:cd \S+ && )?|ExecStart=/\S+/)?(equipoise .*?)(?: +# .*)?$")
+PROMPT = re.compile(
+    r"(?:(?:[\w-]+ +)?\$ (?:cd \S+ && )?|ExecStart=/\S+/)?(equipoise .*?)(?: +# .*)?$"
+)
 LANGUAGES = {"", "bash", "console", "ini", "python", "sh", "text", "toml"}
 """Of blocks that are run, parsed or compared: see below, and the tests of the pages themselves."""
 
@@ -183,7 +185,9 @@ def test_blocks_are_of_languages_that_are_tested():
 
 
 def test_extras_in_blocks_and_sentences_exist():
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     named = {
         name
         for text in PAGES.values()

@@ -37,7 +37,9 @@ def test_examples_run(name, tmp_path, monkeypatch):
 
 def test_every_function_has_an_example():
     """Or stands in that of another."""
-    shown = " ".join(line for doc in EXAMPLES.values() for line in doc.splitlines() if ">>>" in line)
+    shown = " ".join(
+        line for doc in EXAMPLES.values() for line in doc.splitlines() if ">>>" in line
+    )
     assert {name for name in FUNCTIONS if f"equipoise.{name}(" not in shown} == set()
 
 

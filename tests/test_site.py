@@ -14,7 +14,9 @@ from problems import ROOT
 
 WEBSITE = ROOT / "website"
 sys.path.append(str(WEBSITE))
-build, links, notebook, pages = map(importlib.import_module, ("build", "links", "notebook", "pages"))
+build, links, notebook, pages = map(
+    importlib.import_module, ("build", "links", "notebook", "pages")
+)
 SOURCES = [
     *(path for path in pages.ELSEWHERE if path.endswith(".md")),
     *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
@@ -107,7 +109,7 @@ def test_a_notebook_shows_what_its_cells_print_and_draw(tmp_path):
     path.write_text(
         '{"cells": [{"cell_type": "markdown", "source": ["# Small"]},'
         '{"cell_type": "code", "source": ["print(1 + 1)\\n", "x = 3\\n", "x * 7"]},'
-        '{"cell_type": "code", "source": ["import matplotlib.pyplot as plt\\n", "plt.plot([x]);"]}]}'
+        '{"cell_type": "code", "source": ["import matplotlib.pyplot as p\\n", "p.plot([x]);"]}]}'
     )
     text, pictures = notebook.page(path, run=True)
     assert text.startswith("# Small\n")

@@ -3,6 +3,7 @@
 import ast
 import io
 import json
+import re
 import sys
 import tempfile
 from contextlib import redirect_stdout
@@ -30,7 +31,7 @@ def page(path: Path, run: bool) -> tuple[str, dict[str, bytes]]:
                 continue
             parts.append(f"```python\n{source}\n```")
             if run:
-                printed = executed(source, names)
+                printed = re.sub(rf"{re.escape(folder)}/\w+/", "", executed(source, names))
                 if printed.strip():
                     parts.append(f"```text\n{printed.rstrip()}\n```")
                 for picture in drawn():

@@ -9,9 +9,12 @@ import ast
 import dataclasses
 import inspect
 import re
+import sys
 import textwrap
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import equipoise
 
@@ -125,7 +128,7 @@ def check(name: str, rows: list[Row], doc: Doc) -> None:
     unknown = sorted(doc.meanings.keys() - {row.name for row in rows})
     if silent or unknown:
         raise SystemExit(
-            f"docstring of {name}: no meaning of {silent}; meanings of {unknown}, which are not there"
+            f"docstring of {name}: no meaning of {silent}; meanings of {unknown}, which it has not"
         )
 
 
@@ -146,9 +149,7 @@ def read(doc: str) -> Doc:
                 plain.append(line)
         if plain:
             sentences.append(markdown("\n".join(plain)))
-    alone = {
-        one: markdown(text) for names, text in meanings.items() for one in names.split(", ")
-    }
+    alone = {one: markdown(text) for names, text in meanings.items() for one in names.split(", ")}
     return Doc(sentences, alone, examples)
 
 
@@ -178,11 +179,14 @@ def first_sentence(value: Any) -> str:
 
 
 def table(rows: list[Row], head: str) -> str:
+    """Neighbours with one meaning share a line."""
     lines = [f"| {head} | type, default | meaning |", "|---|---|---|"]
-    lines += [
-        f"| `{row.name}` | {code(' = '.join(filter(None, row[1:3])))} | {cell(row.meaning)} |"
-        for row in rows
-    ]
+    for meaning, alike in groupby(rows, lambda row: row.meaning or row.name):
+        those = [*alike]
+        kinds = dict.fromkeys(" = ".join(filter(None, (row.type, row.default))) for row in those)
+        names = ", ".join(code(row.name) for row in those)
+        says = cell(meaning) if those[0].meaning else ""
+        lines.append(f"| {names} | {', '.join(map(code, kinds))} | {says} |")
     return "\n".join(lines)
 
 
@@ -195,32 +199,80 @@ def written(function: Any) -> ast.FunctionDef:
     return ast.parse(source).body[0]  # type: ignore[return-value]
 
 
-def type_of(annotation: ast.expr | None) -> str:
-    """An annotation as it is written, without quotes and the modules of names."""
+class Plain(ast.NodeTransformer):
+    """An annotation in the words of a reader: aliases of this package, validators and the modules
+    of names are taken away."""
+
+    def __init__(self, module: str) -> None:
+        self.known = vars(sys.modules[module])
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return ast.Name(node.attr)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        if ast.unparse(node.value) == "Annotated":
+            return self.visit(node.slice.elts[0])  # type: ignore[attr-defined]
+        if ast.unparse(node.value) == "Literal":
+            return choices(ast.literal_eval(node.slice))
+        node.slice = self.visit(node.slice)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        meant = self.known.get(node.id)
+        if get_origin(meant) is Literal:
+            return choices(get_args(meant))
+        if get_origin(meant) is Annotated:
+            return ast.Name(words_of(meant.__origin__))
+        if get_origin(meant) in (Union, UnionType):
+            return ast.Name(" | ".join(map(words_of, get_args(meant))))
+        if get_origin(meant) is Callable or meant is str:
+            return ast.Name(words_of(get_origin(meant) or meant))
+        return node
+
+
+def choices(values: Any) -> ast.expr:
+    return ast.Name(" | ".join(map(repr, values if isinstance(values, tuple) else (values,))))
+
+
+def words_of(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " | ".join(map(repr, get_args(kind)))
+    name = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    return {"NoneType": "None"}.get(name, name)
+
+
+def value_of(default: ast.expr | None, module: str) -> str:
+    """A default as it is written; of a constant its value."""
+    if isinstance(default, ast.Name) and default.id in vars(sys.modules[module]):
+        return repr(vars(sys.modules[module])[default.id])
+    return "" if default is None else ast.unparse(default)
+
+
+def type_of(annotation: ast.expr | None, module: str) -> str:
+    """An annotation as it is written, in plain words."""
     if annotation is None:
         return ""
-    text = ast.unparse(annotation)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        text = annotation.value
-    return re.sub(r"\b(?:os|torch|nn|ast)\.(?=[A-Z])", "", text)
+        annotation = ast.parse(annotation.value, mode="eval").body
+    return ast.unparse(Plain(module).visit(annotation))
 
 
 def signature(name: str, value: Any) -> str:
     if not inspect.isfunction(inspect.unwrap(value)):
         return f"{name}{inspect.signature(value)}"
-    node = written(value)
+    node, module = written(value), inspect.unwrap(value).__module__
     given = node.args
     words = []
     plain = [*given.posonlyargs, *given.args]
     defaults = [None] * (len(plain) - len(given.defaults)) + given.defaults
-    words += [argument(one, default) for one, default in zip(plain, defaults, strict=True)]
+    words += [argument(one, default, module) for one, default in zip(plain, defaults, strict=True)]
     words += ["*"] if given.kwonlyargs else []
     words += [
-        argument(one, default)
+        argument(one, default, module)
         for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
     ]
     words += [f"**{given.kwarg.arg}"] if given.kwarg else []
-    result = f" -> {type_of(node.returns)}" if node.returns else ""
+    result = f" -> {type_of(node.returns, module)}" if node.returns else ""
     line = f"{name}({', '.join(words)}){result}"
     if len(line) <= 100:
         return line
@@ -228,20 +280,20 @@ def signature(name: str, value: Any) -> str:
     return f"{name}(\n{inner}){result}"
 
 
-def argument(one: ast.arg, default: ast.expr | None) -> str:
-    return one.arg if default is None else f"{one.arg}={ast.unparse(default)}"
+def argument(one: ast.arg, default: ast.expr | None, module: str) -> str:
+    return one.arg if default is None else f"{one.arg}={value_of(default, module)}"
 
 
 def parameters(value: Any, doc: Doc) -> Iterator[Row]:
-    node = written(value).args
+    node, module = written(value).args, inspect.unwrap(value).__module__
     plain = [*node.posonlyargs, *node.args]
     defaults = [None] * (len(plain) - len(node.defaults)) + node.defaults
     for one, default in (
         *zip(plain, defaults, strict=True),
         *zip(node.kwonlyargs, node.kw_defaults, strict=True),
     ):
-        text = "" if default is None else ast.unparse(default)
-        yield Row(one.arg, type_of(one.annotation), text, doc.meanings.get(one.arg, ""))
+        kind, given = type_of(one.annotation, module), value_of(default, module)
+        yield Row(one.arg, kind, given, doc.meanings.get(one.arg, ""))
     if node.kwarg:
         yield Row(node.kwarg.arg, "", "", doc.meanings.get(node.kwarg.arg, ""))
 
@@ -262,26 +314,36 @@ def fields(value: Any, doc: Doc) -> Iterator[Row]:
             name = statement.target.id  # type: ignore[union-attr]
             after = body[number + 1] if number + 1 < len(body) else None
             meaning = doc.meanings.get(name, "")
-            if not meaning and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+            if (
+                not meaning
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+            ):
                 meaning = markdown(inspect.cleandoc(str(after.value.value)))
             field = getattr(part, "model_fields", {}).get(name)
             if not meaning and field is not None and field.description:
                 meaning = markdown(field.description)
             meaning = meaning or (rows[name].meaning if name in rows else "")
-            rows[name] = Row(name, type_of(statement.annotation), default_of(statement), meaning)
+            kind = type_of(statement.annotation, part.__module__)
+            rows[name] = Row(name, kind, default_of(statement, field, part.__module__), meaning)
     yield from rows.values()
 
 
-def default_of(statement: ast.AnnAssign) -> str:
-    """The default as it is written; of a flag its first argument."""
-    given = statement.value
-    if given is None:
-        return ""
-    if isinstance(given, ast.Call):
-        if not given.args or ast.unparse(given.args[0]) == "...":
-            return ""
-        given = given.args[0]
-    return ast.unparse(given)
+def said_below(statements: list[ast.stmt]) -> str:
+    """The string that follows a field, if one does."""
+    match statements[:1]:
+        case [ast.Expr(ast.Constant(str(text)))]:
+            return inspect.cleandoc(text)
+    return ""
+
+
+def default_of(statement: ast.AnnAssign, field: Any, module: str) -> str:
+    """The default of a field; empty where a value must be given."""
+    if field is not None:
+        return "" if field.is_required() or field.default_factory else repr(field.default)
+    if isinstance(statement.value, ast.Call):
+        return ""  # a factory
+    return value_of(statement.value, module)
 
 
 def members(name: str, value: Any) -> Iterator[str]:
@@ -308,4 +370,6 @@ def first_paragraph(function: Any) -> str:
 def asked(member: str, held: Any, function: Any) -> str:
     if not (inspect.isfunction(held) or isinstance(held, classmethod | staticmethod)):
         return member
-    return signature(member, function).replace("self, ", "").replace("self", "").replace("cls, ", "")
+    return (
+        signature(member, function).replace("self, ", "").replace("self", "").replace("cls, ", "")
+    )

@@ -139,9 +139,9 @@ def try_data(
     person: str | None = None,
     ignore: str | Sequence[str] = (),
 ) -> Tried:
-    r"""What task csv or libsvm makes of one's own file or files, for the owner's eyes: rows that are
-    left out, cells that are clipped or filled, categories that were not declared. Nothing is sent
-    or saved.
+    r"""What task csv or libsvm makes of one's own file or files, for the owner's eyes: rows that
+    are left out, cells that are clipped or filled, categories that were not declared. Nothing is
+    sent or saved.
 
     data     the file or files
     bounds   the file with public bounds of every column
