@@ -90,7 +90,7 @@ def index() -> str:
             f"| {linked(name)} | {cell(first_sentence(getattr(equipoise, name)))} |"
             for name in names.split()
         ]
-        parts.append("\n".join([f"## [{title}]({page}.md)", "", "| name | |", "|---|---|", *rows]))
+        parts.append("\n".join([f"## [{title}]({page}.md)", "", "| name | what it is |", "|---|---|", *rows]))
     return "\n\n".join(parts)
 
 
