@@ -4,8 +4,10 @@ compared, and every flag, call, file, target and test that a page names is there
 import ast
 import importlib
 import inspect
+import math
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -16,6 +18,7 @@ from typing import NamedTuple
 
 import pytest
 from cyclopts import MissingArgumentError, ValidationError
+from rich.console import Console
 
 import equipoise
 from equipoise.cli.main import app
@@ -136,6 +139,26 @@ def test_the_day_of_five_hospitals(tmp_path):
     assert result.sizes == (9000, 2600, 1400, 3800, 420)
     assert result.test_error < result.public_only.test_error < result.baseline_error
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 101
+
+
+@pytest.mark.slow
+def test_make_run_prints_what_the_readme_shows(tmp_path, monkeypatch, capsys):
+    """The rows of two of the five budgets, digit for digit, and all that is said below but the
+    plan, which no two processors round alike."""
+    (shown,) = [code.text for code in blocks("") if "how many rounds?" in code.text]
+    study = runpy.run_path(str(ROOT / "examples" / "study.py"))
+    some = [2.0, math.inf]
+    study["GRID"]["epsilon"] = some  # which best_table reads
+    equipoise.sweep(study["GRID"], store=tmp_path / "study.sqlite")
+    equipoise.report(tmp_path / "study.sqlite", tmp_path / "report")
+    capsys.readouterr()
+    console = Console(width=80)
+    console.print(study["best_table"](tmp_path / "report" / "tables" / "cells.csv"))
+    title, *lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert title == shown.splitlines()[0].strip()
+    assert len([line for line in lines if "dp-" in line]) == 2 * len(some)
+    assert {*lines} <= {line.strip() for line in shown.splitlines()}
+    assert study["CONCLUSION"] in " ".join(shown.split())
 
 
 def in_words(text):
