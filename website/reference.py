@@ -6,17 +6,16 @@ meaning is refused.
 """
 
 import ast
-import dataclasses
 import inspect
 import re
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import groupby
-from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
 
 import equipoise
+from signatures import arguments, default_of, said_below, signature, type_of, value_of, written
 
 PAGES = {
     "planning": ("Planning", "plan Plan Question"),
@@ -90,7 +89,9 @@ def index() -> str:
             f"| {linked(name)} | {cell(first_sentence(getattr(equipoise, name)))} |"
             for name in names.split()
         ]
-        parts.append("\n".join([f"## [{title}]({page}.md)", "", "| name | what it is |", "|---|---|", *rows]))
+        parts.append(
+            "\n".join([f"## [{title}]({page}.md)", "", "| name | what it is |", "|---|---|", *rows])
+        )
     return "\n\n".join(parts)
 
 
@@ -194,156 +195,39 @@ def code(text: str) -> str:
     return f"`{cell(text)}`" if text else ""
 
 
-def written(function: Any) -> ast.FunctionDef:
-    source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
-    return ast.parse(source).body[0]  # type: ignore[return-value]
-
-
-class Plain(ast.NodeTransformer):
-    """An annotation in the words of a reader: aliases of this package, validators and the modules
-    of names are taken away."""
-
-    def __init__(self, module: str) -> None:
-        self.known = vars(sys.modules[module])
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        return ast.Name(node.attr)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        if ast.unparse(node.value) == "Annotated":
-            return self.visit(node.slice.elts[0])  # type: ignore[attr-defined]
-        if ast.unparse(node.value) == "Literal":
-            return choices(ast.literal_eval(node.slice))
-        node.slice = self.visit(node.slice)
-        return node
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        meant = self.known.get(node.id)
-        if get_origin(meant) is Literal:
-            return choices(get_args(meant))
-        if get_origin(meant) is Annotated:
-            return ast.Name(words_of(meant.__origin__))
-        if get_origin(meant) in (Union, UnionType):
-            return ast.Name(" | ".join(map(words_of, get_args(meant))))
-        if get_origin(meant) is Callable or meant is str:
-            return ast.Name(words_of(get_origin(meant) or meant))
-        return node
-
-
-def choices(values: Any) -> ast.expr:
-    return ast.Name(" | ".join(map(repr, values if isinstance(values, tuple) else (values,))))
-
-
-def words_of(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return " | ".join(map(repr, get_args(kind)))
-    name = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
-    return {"NoneType": "None"}.get(name, name)
-
-
-def value_of(default: ast.expr | None, module: str) -> str:
-    """A default as it is written; of a constant its value."""
-    if isinstance(default, ast.Name) and default.id in vars(sys.modules[module]):
-        return repr(vars(sys.modules[module])[default.id])
-    return "" if default is None else ast.unparse(default)
-
-
-def type_of(annotation: ast.expr | None, module: str) -> str:
-    """An annotation as it is written, in plain words."""
-    if annotation is None:
-        return ""
-    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-        annotation = ast.parse(annotation.value, mode="eval").body
-    return ast.unparse(Plain(module).visit(annotation))
-
-
-def signature(name: str, value: Any) -> str:
-    if not inspect.isfunction(inspect.unwrap(value)):
-        return f"{name}{inspect.signature(value)}"
-    node, module = written(value), inspect.unwrap(value).__module__
-    given = node.args
-    words = []
-    plain = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(plain) - len(given.defaults)) + given.defaults
-    words += [argument(one, default, module) for one, default in zip(plain, defaults, strict=True)]
-    words += ["*"] if given.kwonlyargs else []
-    words += [
-        argument(one, default, module)
-        for one, default in zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    ]
-    words += [f"**{given.kwarg.arg}"] if given.kwarg else []
-    result = f" -> {type_of(node.returns, module)}" if node.returns else ""
-    line = f"{name}({', '.join(words)}){result}"
-    if len(line) <= 100:
-        return line
-    inner = "".join(f"    {word},\n" for word in words)
-    return f"{name}(\n{inner}){result}"
-
-
-def argument(one: ast.arg, default: ast.expr | None, module: str) -> str:
-    return one.arg if default is None else f"{one.arg}={value_of(default, module)}"
-
-
 def parameters(value: Any, doc: Doc) -> Iterator[Row]:
-    node, module = written(value).args, inspect.unwrap(value).__module__
-    plain = [*node.posonlyargs, *node.args]
-    defaults = [None] * (len(plain) - len(node.defaults)) + node.defaults
-    for one, default in (
-        *zip(plain, defaults, strict=True),
-        *zip(node.kwonlyargs, node.kw_defaults, strict=True),
-    ):
+    module = inspect.unwrap(value).__module__
+    for one, default, _ in arguments(value):
         kind, given = type_of(one.annotation, module), value_of(default, module)
         yield Row(one.arg, kind, given, doc.meanings.get(one.arg, ""))
-    if node.kwarg:
-        yield Row(node.kwarg.arg, "", "", doc.meanings.get(node.kwarg.arg, ""))
+    if rest := written(value).args.kwarg:
+        yield Row(rest.arg, "", "", doc.meanings.get(rest.arg, ""))
 
 
 def fields(value: Any, doc: Doc) -> Iterator[Row]:
-    """The fields of a value in the order in which they are written, those of its parents first."""
-    known = getattr(value, "model_fields", None) or getattr(value, "_fields", None)
-    if known is None:
-        known = value.__dataclass_fields__ if dataclasses.is_dataclass(value) else {}
+    """The fields of a value in the order in which they are written, those of its parents first.
+    What a field means stands in the docstring, below the field, or in its description; or it means
+    what it does in a parent."""
     rows: dict[str, Row] = {}
     for part in reversed(value.__mro__):
         if not part.__module__.startswith("equipoise"):
             continue
         body = written(part).body
         for number, statement in enumerate(body):
-            if not isinstance(statement, ast.AnnAssign) or statement.target.id not in known:  # type: ignore[union-attr]
+            if not isinstance(statement, ast.AnnAssign):
                 continue
-            name = statement.target.id  # type: ignore[union-attr]
-            after = body[number + 1] if number + 1 < len(body) else None
-            meaning = doc.meanings.get(name, "")
-            if (
-                not meaning
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-            ):
-                meaning = markdown(inspect.cleandoc(str(after.value.value)))
-            field = getattr(part, "model_fields", {}).get(name)
-            if not meaning and field is not None and field.description:
-                meaning = markdown(field.description)
-            meaning = meaning or (rows[name].meaning if name in rows else "")
+            name, field = ast.unparse(statement.target), None
+            if issubclass(part, BaseModel):
+                field = part.model_fields[name]
+            meaning = (
+                doc.meanings.get(name)
+                or markdown(said_below(body[number + 1 :]))
+                or markdown((field and field.description) or "")
+                or (rows[name].meaning if name in rows else "")
+            )
             kind = type_of(statement.annotation, part.__module__)
             rows[name] = Row(name, kind, default_of(statement, field, part.__module__), meaning)
     yield from rows.values()
-
-
-def said_below(statements: list[ast.stmt]) -> str:
-    """The string that follows a field, if one does."""
-    match statements[:1]:
-        case [ast.Expr(ast.Constant(str(text)))]:
-            return inspect.cleandoc(text)
-    return ""
-
-
-def default_of(statement: ast.AnnAssign, field: Any, module: str) -> str:
-    """The default of a field; empty where a value must be given."""
-    if field is not None:
-        return "" if field.is_required() or field.default_factory else repr(field.default)
-    if isinstance(statement.value, ast.Call):
-        return ""  # a factory
-    return value_of(statement.value, module)
 
 
 def members(name: str, value: Any) -> Iterator[str]:
