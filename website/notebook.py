@@ -46,7 +46,7 @@ def executed(source: str, names: dict[str, Any]) -> str:
     """What a cell prints, and the value of its last line, if it has one and no semicolon."""
     tree, last = ast.parse(source), None
     if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";"):
-        last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+        last = ast.Expression(tree.body.pop().value)
     out = io.StringIO()
     with redirect_stdout(out):
         exec(compile(tree, "cell", "exec"), names)

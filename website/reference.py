@@ -6,6 +6,7 @@ meaning is refused.
 """
 
 import ast
+import importlib
 import inspect
 import re
 from collections.abc import Iterator
@@ -100,7 +101,7 @@ def entry(name: str) -> str:
     sections = [section(f"`{name}`", name, getattr(equipoise, name))]
     for path in BESIDE.get(name, "").split():
         module, _, beside = path.rpartition(".")
-        value = getattr(__import__(f"equipoise.{module}", fromlist=[beside]), beside)
+        value = getattr(importlib.import_module(f"equipoise.{module}"), beside)
         sections.append(section(f"`{beside}`, of `equipoise.{module}`", beside, value))
     return "\n\n".join(sections)
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 def written(function: Any) -> ast.FunctionDef:
     source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
-    return ast.parse(source).body[0]  # type: ignore[return-value]
+    return ast.parse(source).body[0]
 
 
 class Plain(ast.NodeTransformer):
@@ -26,7 +26,7 @@ class Plain(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         if ast.unparse(node.value) == "Annotated":
-            return self.visit(node.slice.elts[0])  # type: ignore[attr-defined]
+            return self.visit(node.slice.elts[0])
         if ast.unparse(node.value) == "Literal":
             return choices(ast.literal_eval(node.slice))
         node.slice = self.visit(node.slice)
