@@ -9,13 +9,7 @@ import shlex
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_options, algorithm_spec
 from equipoise.errors import InvalidValue, require

@@ -19,7 +19,7 @@ class Event:
     where v moves by at most `sensitivity` (L2 norm) if one unit changes into a neighbour. With rate
     < 1, v is a sum over a secret Poisson sample of that rate.
 
-    unit, neighbours   what is hidden, and from what it cannot be told: as those of `Promise`
+    unit, neighbours   what is hidden, and among what: as those of `Promise`
     sensitivity        how far v moves at most (L2 norm)
     sigma              standard deviation of the noise, per coordinate
     rate               q: the probability with which a unit is in the secret sample; 1: none is made
