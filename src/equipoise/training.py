@@ -84,10 +84,8 @@ def train(
     values     the fields of `Settings`; `task` may be a `Task` that was made in Python
 
     >>> result = equipoise.train(task="quadratic", epsilon=2, clip=0.1, iterations=8, local_steps=2)
-    >>> result.private, result.rounds, result.account.releases
-    (True, 4, 4)
-    >>> 1.999 < result.epsilon_spent <= 2  # never above the budget
-    True
+    >>> result.private, result.rounds, 1.999 < result.epsilon_spent <= 2  # never above the budget
+    (True, 4, True)
     """
     from equipoise.saved import check_log, claimed
 

@@ -47,16 +47,7 @@ OF_RECORDS = (
 NOT_TO_BE_RELEASED = "not_to_be_released"  # an attribute of modules that were tuned at home
 GIVEN = ("model", "loss", "metric")  # besides clients, or the function client
 Only = int | Literal["nobody"] | None  # whose records are read: of one, of nobody, of all
-MAY_BE_GIVEN = (
-    "test",
-    "pool",
-    "example",
-    "persons",
-    "learning_rate",
-    "iterations",
-    "batch",
-    "error_name",
-)
+MAY_BE_GIVEN = "test pool example persons learning_rate iterations batch error_name".split()
 
 
 def own_task(
@@ -82,42 +73,30 @@ def own_task(
     """A task from a torch model and one data set per client. A record that cannot be read counts
     for nothing, and stops nothing.
 
-    model           an nn.Module without learned buffers; its weights are public, and where training
-                    begins
+    model           an nn.Module without learned buffers; its weights are public
     clients         torch data sets; pairs (inputs, targets) of tensors, NumPy arrays or pandas
                     frames; or functions without arguments that return one of these
     loss            loss(outputs, targets): a mean over examples
-    metric          metric(outputs, targets): larger is better; the test error is 1 - metric, as in
-                    the paper
-    test            public records, as one of the clients: to measure on
-    pool            the same, to train a model on that private training has to beat
+    metric          metric(outputs, targets): larger is better; the error is 1 - metric
+    test, pool      public records, as one client's: to measure on, and to train a model on that
+                    private training has to beat
     example         a public (input, target) pair, as a data set gives one record: its shapes and
-                    types are those of all records, and what does not fit counts for nothing.
-                    Without it, those of the test set or of the pool; else those that each client's
-                    arrays have, or most of its records
-    learning_rate   the step size, if the user does not say
-    iterations      local steps in total, if the user does not say
+                    types are those of all records, and what does not fit counts for nothing; else
+                    those of test or pool, or what each client's arrays or most of its records have
+    learning_rate, iterations   step size, and local steps in total, if the user does not say
     batch           records in a minibatch; None for all
     seed            public seed of minibatches; never of the noise
-    name            the task's
-    error_name      what the error is, in words
+    name, error_name   what the task and its error are called
     public          what is taken as public, in sentences; None: as it is for any model
     sizes_public    whether numbers of records may decide anything, though the unit is a client
     only            load this client alone: the functions of the others are not called; or nobody
     persons         for each client, whose its records are: a name or number for each
 
-    >>> x = torch.randn(400, 3)
-    >>> clients = [(part, part[:, 0] > 0) for part in x.split(20)]
-    >>> task = equipoise.own_task(
-    ...     torch.nn.Linear(3, 2),
-    ...     [(inputs, labels.long()) for inputs, labels in clients],
-    ...     torch.nn.functional.cross_entropy,
-    ...     equipoise.accuracy,
-    ... )
-    >>> task
+    >>> x, model = torch.randn(400, 3), torch.nn.Linear(3, 2)
+    >>> clients = [(part, (part[:, 0] > 0).long()) for part in x.split(20)]
+    >>> loss = torch.nn.functional.cross_entropy
+    >>> equipoise.own_task(model, clients, loss, equipoise.accuracy)
     Task('own': 20 clients, d = 8)
-    >>> equipoise.train(task=task, epsilon=4, clip=1, iterations=4).rounds
-    4
     """
     require(isinstance(model, nn.Module), f"model={type(model).__name__} is not a torch nn.Module")
     require(
@@ -211,11 +190,7 @@ def _owners(
 
 @PerExample
 def accuracy(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The share of examples whose largest output is their label: a metric for classification.
-
-    >>> equipoise.accuracy(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))
-    0.5
-    """
+    """The share of examples whose largest output is their label: a metric for classification."""
     return outputs.argmax(-1) == labels, torch.ones_like(labels)
 
 
