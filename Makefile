@@ -4,9 +4,10 @@ SHELL := bash
 MAIN := .[record,report]
 DEV := .[dev]
 FEDERATION := .[flower,record,report]
+DOCS := .[docs,record,report]
 
-.PHONY: run federation test lint wheel-check planted-bugs mutants crash-test test-federation crash-federation ledger-test ray-test \
-	reproduction reproduction-all install install-federation install-dev clean help \
+.PHONY: run federation docs test lint release-check planted-bugs mutants crash-test test-federation crash-federation ledger-test ray-test \
+	reproduction reproduction-all install install-docs install-federation install-dev clean help \
 	bench bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search bench-noise bench-algorithms \
 	bench-federation bench-audit bench-persons bench-hospitals
 
@@ -18,6 +19,9 @@ federation: install-federation  ## three silos, a link and a lead as real proces
 	@echo "== running examples/federation.py"
 	@$(BIN)/python examples/federation.py
 
+docs: install-docs  ## the site of docs, README and docstrings, in the folder site (half a minute; needs no network)
+	$(BIN)/python website/build.py
+
 test: install-dev lint  ## lint, types, tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto
 
@@ -26,8 +30,8 @@ lint: install-dev  ## style and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-wheel-check:  ## build the wheel, install it without extras in a new environment, and try the command there
-	PYTHON=$(PYTHON) .ci/wheel-check
+release-check:  ## build sdist and wheel, check what is in them, and try the wheel without extras in a new environment
+	PYTHON=$(PYTHON) .ci/release-check
 
 planted-bugs: install-dev  ## plant privacy bugs one by one and see a test catch each (about an hour)
 	$(BIN)/python tests/planted_bugs.py
@@ -101,6 +105,8 @@ reproduction-all: install-dev  ## the same on all five tasks, with more of every
 
 install: .venv/installed-main  ## the product, and what the main job needs
 
+install-docs: .venv/installed-docs  ## the product, and what the site is made with
+
 install-federation: .venv/installed-federation  ## the product, and what runs between machines need
 
 install-dev: .venv/installed-dev  ## the product, and all that tests and benchmarks need
@@ -123,6 +129,11 @@ PIP_INSTALL = set -o pipefail; PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAI
 	@$(PYTHON) -m venv .venv
 	@echo "== installing Equipoise and what the main job needs into .venv (once; a few minutes)"
 	@$(call PIP_INSTALL,$(MAIN))
+	@touch $@
+
+.venv/installed-docs: .venv/installed-main
+	@echo "== installing what the site is made with into .venv (once)"
+	@$(call PIP_INSTALL,$(DOCS))
 	@touch $@
 
 .venv/installed-federation: .venv/installed-main

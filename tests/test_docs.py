@@ -4,8 +4,10 @@ compared, and every flag, call, file, target and test that a page names is there
 import ast
 import importlib
 import inspect
+import math
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -16,9 +18,12 @@ from typing import NamedTuple
 
 import pytest
 from cyclopts import MissingArgumentError, ValidationError
+from rich.console import Console
 
 import equipoise
 from equipoise.cli.main import app
+from equipoise.reports.reading import read_study
+from equipoise.reports.tables import cells_table, write_csv
 from equipoise.sweeps.grid import grid
 from planted_bugs import BUGS
 from problems import ROOT, run_command
@@ -28,6 +33,11 @@ PAGES = {path.name: path.read_text() for path in (*ROOT.glob("*.md"), *ROOT.glob
 OTHER_PROGRAMS = ("pip", "ray ", "python", "pytest", "pre-commit", "make", "mypy", ".venv/bin/")
 PLACEHOLDERS = {"...", "…"}
 ALWAYS = {"--help", "--version", "--install-completion"}
+PROMPT = re.compile(
+    r"(?:(?:[\w-]+ +)?\$ (?:cd \S+ && )?|ExecStart=/\S+/)?(equipoise .*?)(?: +# .*)?$"
+)
+LANGUAGES = {"", "bash", "console", "ini", "python", "sh", "text", "toml"}
+"""Of blocks that are run, parsed or compared: see below, and the tests of the pages themselves."""
 
 
 class Code(NamedTuple):
@@ -133,6 +143,26 @@ def test_the_day_of_five_hospitals(tmp_path):
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 101
 
 
+@pytest.mark.slow
+def test_make_run_prints_what_the_readme_shows(tmp_path, monkeypatch, capsys):
+    """The rows of two of the five budgets, digit for digit, and all that is said below but the
+    plan, which no two processors round alike."""
+    (shown,) = [code.text for code in blocks("") if "how many rounds?" in code.text]
+    study = runpy.run_path(str(ROOT / "examples" / "study.py"))
+    some = [2.0, math.inf]
+    study["GRID"]["epsilon"] = some  # which best_table reads
+    equipoise.sweep(study["GRID"], store=tmp_path / "study.sqlite")
+    write_csv(tmp_path / "cells.csv", cells_table(read_study(tmp_path / "study.sqlite")))
+    capsys.readouterr()
+    console = Console(width=80)
+    console.print(study["best_table"](tmp_path / "cells.csv"))
+    title, *lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert title == shown.splitlines()[0].strip()
+    assert len([line for line in lines if "dp-" in line]) == 2 * len(some)
+    assert {*lines} <= {line.strip() for line in shown.splitlines()}
+    assert study["CONCLUSION"] in " ".join(shown.split())
+
+
 def in_words(text):
     """Without numbers, the width of columns, and names of ways that are hardly apart."""
     text = re.sub(r"federated(, [a-z ]+)?(?=: error .* against)", "#", text)
@@ -146,14 +176,50 @@ def commands():
     for code in inline():
         if code.text.startswith("equipoise "):
             yield code.page, code.text
-    for code in (*blocks(""), *blocks("sh"), *blocks("console")):
+    for code in (*blocks(""), *blocks("sh"), *blocks("bash"), *blocks("console"), *blocks("ini")):
         for line in code.text.replace("\\\n", " ").splitlines():
-            if match := re.match(r"(?:\$ )?(equipoise .*)", line):
-                yield code.page, " ".join(match[1].split())
+            if match := PROMPT.match(line):
+                yield code.page, filled(" ".join(match[1].split()))
     example = re.compile(r"Example: (equipoise .*?)\n\s*(?:\n|\"\"\")", re.DOTALL)
     for path in (SOURCE / "cli").glob("*.py"):
         for command in example.findall(path.read_text()):
             yield path.name, " ".join(command.split())
+
+
+def filled(command):
+    """With the numbers that a batch system would put there."""
+    return re.sub(r"\$SLURM_\w+", "2", command)
+
+
+def test_every_command_in_a_block_is_parsed():
+    """Whatever stands before it: a prompt, the machine that it is typed on, another command."""
+    parsed = [command for _, command in commands()]
+    for code in (*blocks(""), *blocks("sh"), *blocks("bash"), *blocks("console"), *blocks("ini")):
+        for line in code.text.replace("\\\n", " ").splitlines():
+            for start in re.finditer(r"(?:^|[/ ])(equipoise [a-z]+ -?\S*)", line):
+                assert any(filled(start[1]) in command for command in parsed), (code.page, line)
+
+
+def test_blocks_are_of_languages_that_are_tested():
+    found = {
+        (code, page)
+        for page, text in PAGES.items()
+        for code in re.findall(r"^ *```(\w+)$", text, re.MULTILINE)
+    }
+    assert {language for language, _ in found} <= LANGUAGES, found
+
+
+def test_extras_in_blocks_and_sentences_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    named = {
+        name
+        for text in PAGES.values()
+        for names in re.findall(r"'equipoise\[([\w,-]+)\]'", text)
+        for name in names.split(",")
+    }
+    assert {"record", "flower"} <= named <= extras.keys()
 
 
 @pytest.mark.parametrize(("page", "command"), sorted({*commands()}))
@@ -259,6 +325,25 @@ def test_one_liners_run(capsys):
 @pytest.mark.parametrize("code", blocks("toml"), ids=lambda code: code.page)
 def test_grids_are_accepted(code):
     assert len([*grid(tomllib.loads(code.text)).settings]) > 10
+
+
+def test_anchors_of_links_are_headings():
+    """As a code host makes anchors: small letters, no signs, a dash for a space."""
+    pages = {path.resolve(): path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
+    headings = {
+        place: {
+            re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+            for heading in re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
+        }
+        for place, path in pages.items()
+    }
+    tried = 0
+    for place, path in pages.items():
+        for link, anchor in re.findall(r"\]\(([\w./-]*)#([^)\s]+)\)", path.read_text()):
+            there = (place.parent / link).resolve() if link else place
+            assert anchor in headings[there], (path.name, link, anchor)
+            tried += 1
+    assert tried > 50
 
 
 def test_links_lead_somewhere():

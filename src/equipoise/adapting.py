@@ -199,6 +199,11 @@ def adapt(
     layers   of a network: the last layer (the default), or all
     task     the task, where it was made in Python
     out      a new folder to save in
+
+    >>> shared = equipoise.train(task="breast-cancer", clients=4, epsilon=8, clip=1, iterations=8)
+    >>> mine = equipoise.adapt(shared, client=2)
+    >>> mine.private, mine.adapted.records
+    (False, 95)
     """
     federated = result if isinstance(result, Result) else load(result)
     require(

@@ -74,7 +74,16 @@ def dry_run(
 ) -> DryRun:
     """What `train` would do with the same arguments: ``dry_run(task="breast-cancer", epsilon=2,
     clip=1)``. It reads, resolves and accounts; it spends nothing, and writes nothing. With a ledger
-    that would refuse the run it refuses it."""
+    that would refuse the run it refuses it.
+
+    settings   Settings or a Plan; or else the fields of `Settings` as keywords
+    ledger, cap_epsilon, cap_delta   as those of `train`
+    values     as those of `train`
+
+    >>> dry = equipoise.dry_run(task="quadratic", epsilon=2, clip=0.1, iterations=4)
+    >>> dry.result.account.releases, dry.seconds < 60
+    (4, True)
+    """
     budget = budget_of(ledger, cap_epsilon, cap_delta)
     ready = prepare(settings, **values)
     standings = budget.after(ready) if budget else None

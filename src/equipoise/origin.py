@@ -26,10 +26,13 @@ class About(BaseModel):
     controller   who is responsible for the data (of the GDPR, article 4)
     contact      whom to ask
     retention    how long the data, the model and this statement are kept
-    name, description, region, sector, published, sources, authors
-                 for a public registry: of the model; where the data come from, and of what part of
-                 life; when the model was published (2026-11-19); where more can be read; who
-                 fills in the entry
+    name         for a public registry, as all that follow: the model's
+    description  of the model
+    region       where the data come from
+    sector       of what part of life they are
+    published    when the model was, as 2026-11-19
+    sources      where more can be read
+    authors      who fills in the entry
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, strict=True)

@@ -165,7 +165,45 @@ def _account(document: Any) -> Any:
 
 
 class Result(BaseModel):
-    """A run, what it released and spent, and what came out of it."""
+    """A run, what it released and spent, and what came out of it.
+
+    notices         what a reader must know before anything else, in sentences
+    private         whether it may be called private at all
+    format          of the document
+    test_error      of the model, on records declared public; None where there are none
+    baseline_error  without training: of the initial model, or of the best constant answer where
+                    that is known and better
+    client_error    mean over clients of the error on their own test records, where they have some
+    error_name      what the error is, in words
+    part            how much of its data set the task was, where that is not the whole
+    public_only     what a model trained on public records alone reaches, where there are some
+    run             all that decided the numbers
+    account         what was released, and what that spends
+    rounds          how many there were
+    dimension       d: numbers in the model
+    sizes           the number of records of each client, where the unit is a record
+    mu, L           strong convexity and smoothness of the clients' losses, where they are known
+    noise_source    where the noise came from, in words
+    measures        AUROC and the like, of the model that the run returns, on public test records;
+                    None where there are none, or the task does not say what outputs mean
+    curve           the model measured after rounds
+    per_round       of a run with `diagnostics`: what went on inside the clients
+    failed          why training broke off, where it did
+    public          what was taken as public, in sentences
+    parameters      how x falls into named tensors: their shapes, in order
+    reading         what is needed to read other files like those of the task
+    repeat          the command with the same settings; None where the task was made in Python
+    version         of Equipoise
+    federated       where it ran; None where that was one process
+    adapted         how the model was tuned on one client's own records, without noise, where it
+                    was: NOT TO BE RELEASED
+    about           what its owner says about it
+    origin          when and how it came about; None where nobody noted it, and of simulations,
+                    which anybody can repeat. Results that differ in nothing else are equal
+    x               the model that `run.returns` says, a vector [d]; not part of the document
+    module          of a task that was made in Python, which no name can load: its torch module; not
+                    part of the document either
+    """
 
     model_config = ConfigDict(
         frozen=True, hide_input_in_errors=True, extra="ignore", arbitrary_types_allowed=True
@@ -179,21 +217,16 @@ class Result(BaseModel):
     client_error: Real | None
     error_name: str
     part: str = ""
-    """How much of its data set the task was, where that is not the whole."""
     public_only: PublicOnly | None
     run: Run
     account: Annotated[Account, PlainSerializer(_account_document)]
     rounds: int
     dimension: int
     sizes: tuple[int, ...] | None = None
-    """The number of records of each client, where the unit is a record."""
     mu: float | None = None
     L: float | None = None
-    """Strong convexity and smoothness of the clients' losses, where they are known."""
     noise_source: str
     measures: Measures | None = None
-    """AUROC and the like, of the model that the run returns, on public test records; None where
-    there are none, or the task does not say what the model's outputs mean."""
     curve: list[Point] = []
     per_round: list[Diagnosis] | None = None
     failed: str | None
@@ -203,19 +236,11 @@ class Result(BaseModel):
     repeat: str | None
     version: str
     federated: Federated | None = None
-    """Where it ran; None where that was one process."""
     adapted: Adapted | None = None
-    """Where the model was tuned on one client's own records, without noise: NOT TO BE RELEASED."""
     about: About | None = None
-    """What its owner says about it."""
     origin: Origin | None = None
-    """When and how it came about; None where nobody noted it, and of simulations, which anybody can
-    repeat. Results that differ in nothing else are equal."""
     x: Annotated[Any, Field(exclude=True, repr=False)] = None
-    """The model that `run.returns` says, a vector [d]; not part of the document."""
     module: Annotated[Any, Field(exclude=True, repr=False)] = None
-    """The module of a task that was made in Python, which no name can load; not part of the
-    document either."""
 
     @model_validator(mode="before")
     @classmethod
@@ -239,6 +264,7 @@ class Result(BaseModel):
 
     @property
     def epsilon_spent(self) -> float:
+        """The account's: at the run's delta, rounded up."""
         return self.account.epsilon
 
     @property

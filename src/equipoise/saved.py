@@ -177,8 +177,20 @@ def check_room(out: Path, parameters: int = 0) -> None:
 
 
 def save(result: Result, out: "str | os.PathLike[str]", *, log: str | None = None) -> str | None:
-    """Write the run into a new folder, and its curve for `log`, csv, tensorboard or mlflow; returns
-    why the picture or the log is not there, if it is not."""
+    """Write the run into a new folder; returns why the picture or the log is not there, if it is
+    not.
+
+    result   the run
+    out      the folder, which must not hold a run
+    log      what else the curve is written for: csv, tensorboard or mlflow
+
+    >>> result = equipoise.train(task="quadratic", epsilon=2, clip=0.1, iterations=2)
+    >>> equipoise.save(result, "run-1")
+    >>> sorted(path.name for path in pathlib.Path("run-1").iterdir())[:3]
+    ['curve.png', 'guarantee.html', 'guarantee.json']
+    >>> equipoise.load("run-1") == result
+    True
+    """
     check_log(log)
     with claimed(out, go_on=False) as claim:
         return claim.save(result, log)
@@ -217,7 +229,11 @@ def statements(result: Result, model_sha256: str | None = None) -> dict[str, str
 
 
 def load(out: "str | os.PathLike[str]", *, model: bool = True) -> Result:
-    """Read a run back, with its model unless `model` is False: a full disk may have cost that."""
+    """Read a run back: ``load("run-1")``.
+
+    out     the folder that it was saved in
+    model   whether with its model: a full disk may have cost that
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

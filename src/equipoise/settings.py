@@ -9,13 +9,7 @@ import shlex
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_options, algorithm_spec
 from equipoise.errors import InvalidValue, require
@@ -71,6 +65,7 @@ class Common(BaseModel):
     )
     seed: int = flag(0, LEARNING, "public seed of split, coins and minibatches; never of the noise")
     options: AlgorithmOptions = Field(default_factory=HashableOptions)
+    """Settings of one algorithm alone, by name, such as prox; they may be keywords themselves."""
 
     data: Paths = flag(
         (),

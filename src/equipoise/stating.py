@@ -16,8 +16,17 @@ def guarantee(
     *,
     about: "About | str | os.PathLike[str] | None" = None,
 ) -> Guarantee:
-    """What a run guarantees: a result, or the folder that it was saved in, whose model it then
-    names. `about` is what its owner says now, in place of what was said when it was trained."""
+    """What a run guarantees, to whom, and against whom: as values, of which `guarantee.json` is
+    made.
+
+    run     a result; or the folder that it was saved in, whose model the statement then names
+    about   what its owner says now, in place of what was said when it was trained: a TOML file or
+            an About
+
+    >>> result = equipoise.train(task="quadratic", epsilon=2, clip=0.1, iterations=2)
+    >>> equipoise.guarantee(result).strength
+    'reasonable'
+    """
     result, digest = described(run, about)
     return guarantee_of(result, digest)
 

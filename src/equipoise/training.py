@@ -68,17 +68,24 @@ def train(
     keywords of the command; or from Settings, or from a Plan (with anyway=True also from one that
     says not to). A task that was made in Python is given beside a plan: ``train(plan, task=task)``.
 
-    `out` is a folder to save the result in, with its curve for `log` (csv, tensorboard, mlflow). A
-    run whose process died there goes on from its last round when the same is started again, and
-    spends nothing twice. `watch(rounds, total)` may wrap the iterator of rounds, to show progress;
-    it begins with the round after which a run goes on.
+    settings   Settings or a Plan; or else the fields of `Settings` as keywords
+    watch      watch(rounds, total) may wrap the iterator of rounds, to show progress; it begins
+               with the round after which a run goes on
+    out        a folder to save the result in. A run whose process died there goes on from its last
+               round when the same is started again, and spends nothing twice
+    log        what else the curve is written for: csv, tensorboard or mlflow
+    ledger     a file that counts what all runs on these records tell together: this one is
+               admitted whole before its first step, or refused
+    cap_epsilon, cap_delta   the ledger's cap, for the unit of its first run, which brings it
+    about      what only you can say, purpose, controller and the like, for the statement: a TOML
+               file or an About
+    salt       a file of 32 random bytes, made if need be, under which the result notes
+               fingerprints of the data files: keep it, and give it to nobody
+    values     the fields of `Settings`; `task` may be a `Task` that was made in Python
 
-    `ledger` is a file that counts what all runs on these records tell together: this one is
-    admitted whole before its first step, or refused. The first run brings the cap, for its unit.
-
-    `about` is what only you can say, purpose, controller and the like, for the statement: a TOML
-    file or an About. `salt` is a file of 32 random bytes, made if need be, under which the result
-    notes fingerprints of the data files: keep it, and give it to nobody.
+    >>> result = equipoise.train(task="quadratic", epsilon=2, clip=0.1, iterations=8, local_steps=2)
+    >>> result.private, result.rounds, 1.999 < result.epsilon_spent <= 2  # never above the budget
+    (True, 4, True)
     """
     from equipoise.saved import check_log, claimed
 
@@ -185,6 +192,13 @@ def rounds(settings: "Settings | Plan | None" = None, **values: Any) -> Iterator
     the average of those so far.
 
     The noise is made for all rounds; to stop early spends less than was accounted for, never more.
+
+    settings   Settings or a Plan; or else the fields of `Settings` as keywords
+    values     as those of `train`
+
+    >>> [round.number for round in equipoise.rounds(
+    ...     task="quadratic", epsilon=2, clip=0.1, iterations=4, local_steps=2)]
+    [1, 2]
     """
     ready = prepare(settings, **values)
     fleet, x0 = single_fleet(ready.task, ready.run, ready.account, ready.noise)
@@ -459,11 +473,20 @@ def evaluate(
     groups: str | None = None,
     threshold: float = THRESHOLD,
 ) -> Evaluation:
-    """Error, loss and measures of a model: on the file or files `data`, or on its task's public
-    test records; by the groups of a column of these (task csv) too. Sensitivity and specificity
-    are those at the `threshold`.
+    """Error, loss and measures of a model. The figures are not noised: on private records they are
+    outside every guarantee.
 
-    The figures are not noised: on private records they are outside every guarantee.
+    result      a result, or the folder of one
+    data        a file or files with records and their label; without any, the task's public test
+                records
+    groups      a column of these records, by whose groups all is told too (task csv)
+    threshold   from which probability on a record is called positive, for sensitivity and
+                specificity
+
+    >>> result = equipoise.train(task="breast-cancer", clients=4, epsilon=float("inf"),
+    ...     iterations=20, eta=2.0)
+    >>> equipoise.evaluate(result).measures["auroc"].value > 0.95
+    True
     """
     from equipoise.saved import load
 

@@ -35,10 +35,15 @@ class Audit:
     claim       the epsilon of the account, at delta
     surely      the same bound with the confidence SURE, where `epsilon` is above the claim
     bounds      what each way of reasoning proves; they hold together
-    mu          the lower bound of mu, and what the account says, where all is one Gaussian
+    delta       at which both epsilons are
+    confidence  of the lower bound
+    mu          the lower bound of mu, where all is one Gaussian
+    claimed_mu  what the account says of it
     saw         what the adversary saw
     pair        what it had to tell apart
-    trials      runs, or canaries, that counted; `wrong` of its guesses were wrong
+    trials      runs, or canaries, that counted
+    guesses     how many of these the adversary dared to guess
+    wrong       how many guesses were wrong
     statistic   how it weighed what it saw
     noise       where the noise came from
     settings    of the runs that were audited
@@ -129,13 +134,22 @@ def audit(
     confidence: float = CONFIDENCE,
     **values: Any,
 ) -> Audit:
-    """A lower bound of epsilon by experiment: ``audit(task="breast-cancer", epsilon=2, clip=1)``,
-    with the keywords of `train`; from Settings, or from a Plan. `BrokenClaim` is raised if it is
-    above what the account says.
+    """A lower bound of epsilon by experiment: ``audit(task="breast-cancer", epsilon=2, clip=1)``.
+    `BrokenClaim` is raised if it is above what the account says.
 
     Without `canaries` the noise, clip and algorithm of these settings are run many times on a small
     made-up case that no other is worse than; no record is read. With `canaries` the task itself is
     trained once, on its public records and so many canaries, each in or out by a coin.
+
+    settings     Settings or a Plan; or else the fields of `Settings` as keywords
+    runs         of the small case; None: enough for a bound that is nearly tight
+    canaries     clients or records of the attack's own, with which the task is trained
+    confidence   with which the bound holds
+    values       as those of `train`
+
+    >>> found = equipoise.audit(task="quadratic", epsilon=2, clip=0.1, iterations=2, runs=1000)
+    >>> found.verdict, found.epsilon < found.claim <= 2
+    ('holds', True)
     """
     from equipoise.auditing.bounds import check_confidence
 

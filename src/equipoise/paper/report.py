@@ -14,7 +14,17 @@ def report(
     *,
     measure: str | None = None,
 ) -> Summary:
-    """Write the report of a store into a folder; its files, its table of best settings, its
-    notes. With a measure, such as "auroc", that takes the place of the error.
+    """Write the report of a store into a folder: figures, tables, a page. Returns its files, its
+    table of best settings, its notes.
+
+    store     what `sweep` wrote
+    out       the folder
+    measure   what takes the place of the error, such as "auroc"
+
+    >>> swept = equipoise.sweep(task="quadratic", epsilon=[1, 4], clip=0.1, iterations=4,
+    ...     local_steps=[1, 2], store="sweep.sqlite")
+    >>> written = equipoise.report("sweep.sqlite", out="report")
+    >>> (written.out / "index.html").exists()
+    True
     """
     return write_report(Path(store), Path(out), PAPER, measure)

@@ -140,7 +140,31 @@ class Changes(BaseModel):
 
 
 class Plan(BaseModel):
-    """The answer for one budget. `train` reads `settings`; everything else says why."""
+    """The answer for one budget. `train` reads `settings`; everything else says why.
+
+    format         of the document
+    verdict        whether to train together; `reason` says why
+    reason         the verdict's, in a sentence
+    promise        the budget, and what it hides from whom
+    units          how many clients, or records, the promise protects, as far as that is known
+    nu2            mean of the squared length of the averaged noise, in clips, if there were one
+                   release; with K releases each has K times that. None where the noise is no
+                   multiple of the clip
+    chosen         the proposal that `settings` follows; None where there is none to train with
+    options        all proposals, the chosen one among them
+    untrained      what the initial model reaches
+    public_only    what public records alone teach, where there are some
+    noise          the exact noise for numbers of local steps, where nothing else can be said
+    changes        with what training would be worth while, where it is not
+    ways           what can be done, side by side
+    judged_by      what ways are compared by: error, loss or auroc
+    notes          what was guessed, where the search was cut short, and what else a reader should
+                   know
+    public         what was taken as public, in sentences
+    task_notices   what must be known of the task before anything else
+    settings       what `train` needs; None of a plan from constants alone
+    version        of Equipoise
+    """
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
@@ -149,7 +173,6 @@ class Plan(BaseModel):
     reason: str
     promise: Promise
     units: int = 1
-    """How many clients, or records, the promise protects, as far as that is known."""
     nu2: Real | None
     chosen: Option | None
     options: list[Option]
@@ -158,13 +181,10 @@ class Plan(BaseModel):
     noise: list[NoiseLevel] | None = None
     changes: Changes | None = None
     ways: list[Way] = []
-    """What can be done, side by side."""
     judged_by: str = "error"
     notes: list[str] = []
-    """What was guessed, where the search was cut short, and what else a reader should know."""
     public: list[str]
     task_notices: list[str] = []
-    """What must be known of the task before anything else."""
     settings: Settings | None
     version: str
 

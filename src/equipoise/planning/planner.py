@@ -82,7 +82,16 @@ def plan(
     """A Plan for one budget, ``plan(task="breast-cancer", epsilon=2)``, with the keywords of the
     command; a list of Plans for several, ``epsilon=(1, 2, 4)``, or for a Question.
 
-    `watch` may wrap the iterator of budgets, to show progress.
+    Nothing of the budget is spent, and no private record decides anything.
+
+    question   what is asked; or else its fields as keywords
+    watch      may wrap the iterator of budgets, to show progress
+    values     the fields of `Question`; `task` may be a `Task` that was made in Python
+
+    >>> planned = equipoise.plan(epsilon=2, clip=1, clients=10, dimension=50, mu=0.01,
+    ...     smoothness=1, psi0=100)  # from constants alone; task="breast-cancer" asks on data
+    >>> planned.verdict, [option.origin for option in planned.options]
+    ('do not train', ['corrected bound', 'Corollary 1 as printed'])
     """
     if question is not None:
         require(

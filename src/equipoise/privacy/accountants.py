@@ -273,8 +273,20 @@ def compare_accountants(
     unit: Unit = "client",
     neighbours: Neighbours = "replace-one",
 ) -> Comparison:
-    """What each accountant says of these numbers: ``compare_accountants(epsilon=3.3, rounds=100)``,
-    or with `sigma` instead of epsilon."""
+    """What each accountant says of the same numbers (needs the extra `record`).
+
+    rounds       releases, each to all that protects
+    epsilon      the budget; or else sigma
+    sigma        noise per coordinate of what the adversary sees in one release
+    delta        at which epsilon is
+    clip         C, the longest that what is noised can be
+    rate         q: the probability with which a secret sample takes a unit; 1: no sampling
+    unit, neighbours   as those of `Promise`
+
+    >>> first, *_, last = equipoise.compare_accountants(epsilon=3.3, rounds=100).rows
+    >>> first.accountant, round(first.ratio, 2), last.accountant  # times the noise of the last
+    ('advanced composition', 7.68, 'exact (Gaussian DP)')
+    """
     return compare(Job(rounds, epsilon, sigma, delta, clip, rate, unit, neighbours))
 
 

@@ -19,9 +19,18 @@ class Event:
     where v moves by at most `sensitivity` (L2 norm) if one unit changes into a neighbour. With rate
     < 1, v is a sum over a secret Poisson sample of that rate.
 
-    lattice   gamma: what is noised is a whole multiple of it; 0 where there is no noise
-    slack     a: the probability of every outcome of all of it is within e^(+-a) of that
-              post-processing (`lattice.sum_slack`)
+    unit, neighbours   what is hidden, and among what: as those of `Promise`
+    sensitivity        how far v moves at most (L2 norm)
+    sigma              standard deviation of the noise, per coordinate
+    rate               q: the probability with which a unit is in the secret sample; 1: none is made
+    count              how many releases of this kind there are
+    lattice            gamma: what is noised is a whole multiple of it; 0 where there is no noise
+    slack              a: the probability of every outcome of all of it is within e^(+-a) of that
+                       post-processing (`lattice.sum_slack`)
+
+    >>> event = equipoise.Event("client", "replace-one", sensitivity=2, sigma=20, rate=1, count=16)
+    >>> round(event.epsilon(delta=1e-5), 3), event.mu
+    (1.555, 0.4)
     """
 
     unit: Unit

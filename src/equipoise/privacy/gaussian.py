@@ -85,7 +85,13 @@ def _outermost(safe: float, unsafe: float, is_safe: Callable[[float], bool]) -> 
 @lru_cache(maxsize=1024)
 def gdp_mu(epsilon: float, delta: float) -> float:
     """The largest mu for which a mu-GDP mechanism is (epsilon, delta)-DP: the whole budget as one
-    number."""
+    number.
+
+    epsilon, delta   the budget, as in `Promise`
+
+    >>> round(equipoise.gdp_mu(epsilon=2, delta=1e-5), 4)
+    0.5016
+    """
     check_budget(epsilon, delta)
     if epsilon == math.inf:
         return math.inf
@@ -107,6 +113,13 @@ def noise_sigma(epsilon: float, delta: float, releases: int, sensitivity: float)
     sigma = sensitivity sqrt(releases) / mu(epsilon, delta): the standard deviation, per coordinate,
     of what the adversary sees in one release. Rounded up: `epsilon_spent` of the result is never
     above `epsilon`.
+
+    epsilon, delta   the budget, as in `Promise`
+    releases         noisy vectors that an adversary sees
+    sensitivity      how far one unit can move one of them (L2 norm): 2C under replace-one
+
+    >>> round(equipoise.noise_sigma(epsilon=2, delta=1e-5, releases=16, sensitivity=2), 3)
+    15.95
     """
     _check_releases(releases, sensitivity)
     mu = gdp_mu(epsilon, delta)
@@ -126,13 +139,22 @@ def noise_sigma(epsilon: float, delta: float, releases: int, sensitivity: float)
 def epsilon_spent(
     sigma: float, releases: int, sensitivity: float, delta: float, slack: float = 0.0
 ) -> float:
-    """The smallest epsilon for which `releases` releases with noise `sigma` are (epsilon,
+    """The smallest epsilon for which `releases` Gaussian releases with noise `sigma` are (epsilon,
     delta)-DP, rounded up.
 
     0 where even epsilon = 0 holds (total variation at most delta); infinite without noise. Of
     outcomes whose probabilities are within e^(+-slack) of the Gaussian ones, with epsilon 2 slack
     larger and delta e^slack times as large (`lattice.sum_slack`: a slack below 2^-60 is far within
     the margin of `log_delta`).
+
+    sigma         standard deviation of the noise, per coordinate of a release
+    releases      noisy vectors that an adversary sees
+    sensitivity   how far one unit can move one of them (L2 norm): 2C under replace-one
+    delta         of the guarantee
+    slack         how far the noise may be from a Gaussian, as the logarithm of probabilities
+
+    >>> round(equipoise.epsilon_spent(sigma=20, releases=16, sensitivity=2, delta=1e-5), 3)
+    1.555
     """
     _check_releases(releases, sensitivity)
     require(0 < delta < 1, f"delta={delta} is not in (0, 1)")

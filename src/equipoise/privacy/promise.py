@@ -72,6 +72,9 @@ class Promise:
                  clients share the noise.
     colluding    c clients who tell the adversary their own noise (secure aggregation only; 1 by
                  default, since a fellow client can always subtract its own).
+
+    >>> equipoise.Promise(epsilon=2, delta=1e-5, trust="secure-aggregation").colluding
+    1
     """
 
     epsilon: float

@@ -58,12 +58,25 @@ def sweep(
     """Run what is not in the store yet: ``sweep(task="breast-cancer", epsilon=[1, 2], clip=1,
     ...)``, or ``sweep("grid.toml")``, or ``sweep("paper", task="femnist")``, as the command does.
 
-    `search` runs only as much of it as finding the best local steps takes. `watch` may wrap the
-    iterator of progress, to show it. `ray` is the address of a Ray cluster, whose processors do the
-    work instead of `workers`. `shard` is one part of the grid: "2/8" is the second of eight.
-
     Several workers are processes that import the calling script again: keep the call under
     ``if __name__ == "__main__":``.
+
+    what       a grid: a TOML file, a dict, or the name of one; or else keywords
+    store      the SQLite file that holds finished runs
+    workers    how many processes train
+    retry      whether runs that failed before are run again
+    simulate   whether records of your own may be used, though seeded noise protects nobody
+    search     whether only as much is run as finding the best local steps takes
+    ray        the address of a Ray cluster, whose processors do the work instead of workers
+    shard      one part of the grid: "2/8" is the second of eight
+    watch      may wrap the iterator of progress, to show it
+    values     the fields of `Settings`, each a value or a list of values; and `seeds`, the trials:
+               three without it
+
+    >>> swept = equipoise.sweep(task="quadratic", epsilon=[1, 4], clip=0.1, iterations=4,
+    ...     local_steps=[1, 2], store="two.sqlite")
+    >>> swept.done, swept.failed
+    (12, 0)
     """
     task_of.cache_clear()  # files may have changed since the last sweep of this process
     runs = grid_of(what, Path(store), simulate=simulate, **values)

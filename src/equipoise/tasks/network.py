@@ -71,6 +71,9 @@ class PerExample:
 
     score: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "__doc__", self.score.__doc__)  # what `help` and the docs say
+
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
         values, weights = self.score(outputs, targets)
         return float(values.double().sum() / weights.double().sum())

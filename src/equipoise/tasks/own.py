@@ -47,16 +47,7 @@ OF_RECORDS = (
 NOT_TO_BE_RELEASED = "not_to_be_released"  # an attribute of modules that were tuned at home
 GIVEN = ("model", "loss", "metric")  # besides clients, or the function client
 Only = int | Literal["nobody"] | None  # whose records are read: of one, of nobody, of all
-MAY_BE_GIVEN = (
-    "test",
-    "pool",
-    "example",
-    "persons",
-    "learning_rate",
-    "iterations",
-    "batch",
-    "error_name",
-)
+MAY_BE_GIVEN = "test pool example persons learning_rate iterations batch error_name".split()
 
 
 def own_task(
@@ -79,23 +70,33 @@ def own_task(
     only: Only = None,
     persons: Sequence[Any] | None = None,
 ) -> Task:
-    """A task from a torch model and one data set per client.
+    """A task from a torch model and one data set per client. A record that cannot be read counts
+    for nothing, and stops nothing.
 
+    model           an nn.Module without learned buffers; its weights are public
     clients         torch data sets; pairs (inputs, targets) of tensors, NumPy arrays or pandas
                     frames; or functions without arguments that return one of these
+    loss            loss(outputs, targets): a mean over examples
+    metric          metric(outputs, targets): larger is better; the error is 1 - metric
+    test, pool      public records, as one client's: to measure on, and to train a model on that
+                    private training has to beat
+    example         a public (input, target) pair, as a data set gives one record: its shapes and
+                    types are those of all records, and what does not fit counts for nothing; else
+                    those of test or pool, or what each client's arrays or most of its records have
+    learning_rate, iterations   step size, and local steps in total, if the user does not say
+    batch           records in a minibatch; None for all
+    seed            public seed of minibatches; never of the noise
+    name, error_name   what the task and its error are called
+    public          what is taken as public, in sentences; None: as it is for any model
+    sizes_public    whether numbers of records may decide anything, though the unit is a client
     only            load this client alone: the functions of the others are not called; or nobody
     persons         for each client, whose its records are: a name or number for each
-    test, pool      the same, public: to measure on, and to train a model on that private training
-    has to beat
-    example         a public (input, target) pair, as a data set gives one record: its shapes and
-    types are those of all records, and what does not fit counts for nothing. Without it, those of
-    the test set or of the pool; else those that each client's arrays have, or most of its records
-    loss            loss(outputs, targets): a mean over examples
-    metric          metric(outputs, targets): larger is better; the test error is 1 - metric, as in
-    the paper
-    public          what is taken as public, in sentences; None: as it is for any model
 
-    A record that cannot be read counts for nothing, and stops nothing.
+    >>> x, model = torch.randn(400, 3), torch.nn.Linear(3, 2)
+    >>> clients = [(part, (part[:, 0] > 0).long()) for part in x.split(20)]
+    >>> loss = torch.nn.functional.cross_entropy
+    >>> equipoise.own_task(model, clients, loss, equipoise.accuracy)
+    Task('own': 20 clients, d = 8)
     """
     require(isinstance(model, nn.Module), f"model={type(model).__name__} is not a torch nn.Module")
     require(

@@ -236,8 +236,9 @@ def fingerprint(arrays: Iterable[NDArray[Any]]) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Task:
-    """A problem that knows its public constants.
+    """A problem that knows its public constants; `own_task` makes one.
 
+    name            the task's, in messages and on the disk
     x0              the public initial model, [d]
     shapes          how x falls into named tensors, in this order
     clients         the private part

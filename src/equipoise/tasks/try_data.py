@@ -103,7 +103,10 @@ class TriedFile:
 @dataclass(frozen=True, repr=False)
 class Tried:
     """What training makes of files, each by itself. `print` shows it; its repr does not, since it
-    is private."""
+    is private.
+
+    files   what becomes of each
+    """
 
     files: tuple[TriedFile, ...]
 
@@ -136,15 +139,24 @@ def try_data(
     person: str | None = None,
     ignore: str | Sequence[str] = (),
 ) -> Tried:
-    """What task csv or libsvm makes of one's own file or files, for the owner's eyes: rows that are
-    left out, cells that are clipped or filled, categories that were not declared. Nothing is sent
-    or saved.
+    r"""What task csv or libsvm makes of one's own file or files, for the owner's eyes: rows that
+    are left out, cells that are clipped or filled, categories that were not declared. Nothing is
+    sent or saved.
 
+    data     the file or files
+    bounds   the file with public bounds of every column
     task     which reads such files; None: the one for tables
     label    the column to predict (task csv)
     person   the column that says whose a row is, or the file that does (task libsvm), to count the
              rows of each
     ignore   columns of the files that are left aside (task csv)
+
+    >>> _ = pathlib.Path("bounds.toml").write_text(
+    ...     '[age]\nlow = 0\nhigh = 100\n[ill]\ncategories = ["no", "yes"]\n')
+    >>> _ = pathlib.Path("mine.csv").write_text("age,ill\n71,yes\n300,no\n55,perhaps\n")
+    >>> (file,) = equipoise.try_data("mine.csv", bounds="bounds.toml", label="ill").files
+    >>> file.rows, file.kept, [(column.name, column.clipped) for column in file.columns]
+    (3, 2, [('age', 1)])
     """
     paths, where = _several(data), os.fspath(bounds)
     require(len(paths) >= 1, "data is empty: give the files to try, before any flag")

@@ -67,8 +67,14 @@ class PartRead(BaseModel):
 
 
 class JobAccount(BaseModel):
-    """A whole account.
+    """What a job claims, and what it spends.
 
+    engine     the program that the job is of
+    unit       what its noise protects
+    runs       how many such runs there are
+    delta      at which every epsilon is
+    parts      what is released, for each kind of neighbours
+    spends     the epsilon of all of it, for each kind of neighbours
     claims     what the job says of itself
     verdicts   where a claim about all of it is less than what is spent
     void       why it is no differential privacy; then `spends` is what its noise alone would be
@@ -101,11 +107,21 @@ def account(
     rounds: int | None = None,
     given: Mapping[str, Any] | Sequence[str] = (),
 ) -> JobAccount:
-    """What another program's job spends, from its file or from numbers.
+    """What another program's job spends, from its file, which is never run, or from numbers:
+    ``account("pyproject.toml", rounds=100)``.
 
-    ``account("pyproject.toml", rounds=100)``, or ``account(phases=[{"rounds": 100, "sigma": 20}])``
-    with sigma, clip and rate of each phase. `given` has facts that no file has, `rows` numbers of
-    units that one person may have; without `delta` it is the job's own, or 1e-5.
+    file     of Flower, NVFlare, Opacus or dp-accounting
+    phases   instead of a file: rounds, sigma, clip and rate of each phase
+    unit     what phases protect
+    runs     how many such runs there are on the same records
+    delta    at which epsilon is; None: the job's own, or 1e-5
+    rows     numbers of units that one person may have, for each of which epsilon is told too
+    rounds   how many, where the file does not say
+    given    other facts that no file has, by name
+
+    >>> job = equipoise.account(phases=[{"rounds": 100, "sigma": 25.6, "clip": 1}])
+    >>> [(spent.neighbours, round(spent.epsilon, 2)) for spent in job.spends]
+    [('replace-one', 3.3), ('zero-out', 1.51)]
     """
     require(
         (file is None) != (not phases),
