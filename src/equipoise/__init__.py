@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from equipoise.settings import Run, Settings
     from equipoise.stating import guarantee
     from equipoise.sweeps.run import sweep
+    from equipoise.tasks.fixing import Fixed, fix
     from equipoise.tasks.own import accuracy, own_task
     from equipoise.tasks.task import Task
     from equipoise.tasks.try_data import Tried, try_data
@@ -42,6 +43,7 @@ __all__ = [
     "DryRun",
     "EquipoiseError",
     "Event",
+    "Fixed",
     "InvalidValue",
     "JobAccount",
     "Plan",
@@ -61,6 +63,7 @@ __all__ = [
     "dry_run",
     "epsilon_spent",
     "evaluate",
+    "fix",
     "gdp_mu",
     "guarantee",
     "load",
@@ -96,6 +99,7 @@ _names = lazy_names(
         "settings": "Run Settings",
         "stating": "guarantee",
         "sweeps.run": "sweep",
+        "tasks.fixing": "Fixed fix",
         "tasks.own": "accuracy own_task",
         "tasks.task": "Task",
         "tasks.try_data": "Tried try_data",

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
 from equipoise.errors import UnsafeModel, require
@@ -20,6 +21,7 @@ from equipoise.privacy.per_example.clipped_sum import (
     layout_of,
     together,
 )
+from equipoise.privacy.per_example.layers import is_fixed
 from equipoise.privacy.per_example.one_pass import Loss, one_pass
 from equipoise.privacy.per_example.probes import (
     AFFORDABLE,
@@ -35,7 +37,7 @@ DROPOUT = {
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
     *(nn.AlphaDropout, nn.FeatureAlphaDropout),
 }
-WITH_DROPOUT = {nn.LSTM, nn.GRU, nn.RNN}
+WITH_DROPOUT = {nn.LSTM, nn.GRU, nn.RNN, nn.MultiheadAttention}
 
 
 class FlatModel:
@@ -43,11 +45,12 @@ class FlatModel:
 
     The module must keep everything it learns in its parameters: a buffer would be neither clipped
     nor noised. Every pass is on copies of all that the module holds, so that whatever it writes
-    elsewhere is gone before the next one, be that of another client or on test records.
+    elsewhere is gone before the next one, be that of another client or on test records. Norms whose
+    statistics are fixed (batch norms in eval mode) stay so.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        _check_buffers(module)
+        _check_norms(module)
         _check_lazy(module)
         trainable = {
             name: parameter
@@ -56,6 +59,8 @@ class FlatModel:
         }
         self.dtype = _dtype(trainable)
         self._module = module
+        norms = (part for part in module.modules() if isinstance(part, _NormBase))
+        self._fixed = [norm for norm in norms if is_fixed(norm)]
         self._trainable = trainable
         self.shapes = {name: tuple(parameter.shape) for name, parameter in trainable.items()}
         self.dimension = sum(parameter.numel() for parameter in trainable.values())
@@ -73,6 +78,13 @@ class FlatModel:
 
     @property
     def module(self) -> nn.Module:
+        return self._module
+
+    def _in_training(self) -> nn.Module:
+        """The module, with dropout and the like switched on."""
+        self._module.train()
+        for norm in self._fixed:
+            norm.eval()
         return self._module
 
     def trained(self, x: Tensor) -> nn.Module:
@@ -140,8 +152,7 @@ class FlatModel:
             return [torch.zeros_like(part) for part in parts]
         _seed(*draw)
         with one_pass(self._module, values, loss) as loss:
-            self._module.train()
-            value = loss(self._module(inputs), targets)
+            value = loss(self._in_training()(inputs), targets)
             return torch.autograd.grad(value, parts, materialize_grads=True)
 
     def clipped_sum(
@@ -156,7 +167,7 @@ class FlatModel:
     ) -> Tensor:
         """The sum over the examples of their gradients at x, each clipped to `C`; `draw` as
         in `gradient`."""
-        self._module.train()
+        self._in_training()
         values = named_tensors(x.detach(), self.shapes)
         with _seeded(*draw):
             parts = clipped_sum(self._module, values, loss, inputs, targets, C, layout)
@@ -164,12 +175,12 @@ class FlatModel:
 
     def layout(self, examples: Tensor) -> Layout:
         """How `clipped_sum` can take the model apart, found on made-up examples."""
-        self._module.train()
+        self._in_training()
         return layout_of(self._module, named_tensors(self.initial(), self.shapes), examples)
 
     def mixes(self, examples: Tensor) -> bool:
         """Whether made-up examples change each other's outputs."""
-        self._module.train()
+        self._in_training()
         return any(
             mixes_examples(self._module, named_tensors(x, self.shapes), examples)
             for x in self.somewhere()
@@ -194,7 +205,7 @@ class FlatModel:
 
         def run(inputs: Tensor) -> Tensor:
             with one_pass(self._module, values):
-                outputs: Tensor = self._module.train()(inputs)
+                outputs: Tensor = self._in_training()(inputs)
                 return outputs
 
         each = max(1, layout.numbers)
@@ -232,7 +243,7 @@ class FlatModel:
             for seed in range(5):
                 with _seeded(seed), one_pass(self._module, values):
                     before = _generators()
-                    outputs.append(self._module.train()(examples))
+                    outputs.append(self._in_training()(examples))
                     moved = moved or _generators() != before
         return moved or not all(torch.equal(outputs[0], other) for other in outputs[1:])
 
@@ -245,18 +256,33 @@ class FlatModel:
             before = self._seen(loss, *batch)
             for inputs, targets in (batch, *others):
                 with suppress(Exception), _seeded(1):  # it may fail on them, as on a record
-                    value = loss(self._module.train()(inputs), targets)
+                    value = loss(self._in_training()(inputs), targets)
                     torch.autograd.grad(value, leaf)
             after = self._seen(loss, *batch)
         pairs = zip((*before, x), (*after, leaf.detach()), strict=True)
         return not all(torch.allclose(a, b, 0, 0, equal_nan=True) for a, b in pairs)
+
+    def changed_buffer(
+        self, x: Tensor, loss: Loss, batch: Batch, others: Iterable[Batch]
+    ) -> str | None:
+        """The name of a buffer that is another after passes on these batches than before: it learns
+        or counts. Whatever a pass writes is taken back, so none could carry anything on."""
+        leaf = x.detach().clone().requires_grad_()
+        with one_pass(self._module, named_tensors(leaf, self.shapes), loss) as loss:
+            before = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+            for inputs, targets in (batch, *others) if before else ():
+                with suppress(Exception), _seeded(1):  # it may fail on them, as on a record
+                    torch.autograd.grad(loss(self._in_training()(inputs), targets), leaf)
+            after = dict(self._module.named_buffers())
+        names = (*before, *(after.keys() - before.keys()))
+        return next((name for name in names if not _same(before.get(name), after.get(name))), None)
 
     def creates_parameters(self, x: Tensor, inputs: Tensor) -> bool:
         """Whether a pass leaves the module with other parameters than it had."""
         values = named_tensors(x.detach().clone(), self.shapes)
         with warnings.catch_warnings(record=True), _seeded(0), one_pass(self._module, values):
             before = {name for name, _ in self._module.named_parameters()}
-            self._module.train()(inputs)
+            self._in_training()(inputs)
             return before != {name for name, _ in self._module.named_parameters()}
 
     def checkpoints_reentrantly(self, x: Tensor, inputs: Tensor) -> bool:
@@ -264,13 +290,14 @@ class FlatModel:
         parameters only past `torch.autograd.grad`."""
         values = named_tensors(x.detach().clone().requires_grad_(), self.shapes)
         with warnings.catch_warnings(record=True), _seeded(0), one_pass(self._module, values):
-            outputs = self._module.train()(inputs)
+            outputs = self._in_training()(inputs)
         return "CheckpointFunctionBackward" in {node.name() for node in _nodes(outputs.grad_fn)}
 
     def _seen(self, loss: Loss, inputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         """Outputs and losses, in use and in training."""
         with torch.no_grad(), _seeded(0):
-            outputs = [self._module.train(mode)(inputs) for mode in (False, True)]
+            modes = (self._module.eval, self._in_training)
+            outputs = [mode()(inputs) for mode in modes]
             return *outputs, *(loss(output, targets) for output in outputs)
 
     @contextmanager
@@ -332,20 +359,28 @@ def learning(x: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]
     return {name: part.detach().requires_grad_() for name, part in named_tensors(x, shapes).items()}
 
 
-def _check_buffers(module: nn.Module) -> None:
-    """Refuse what would learn outside the parameters."""
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether a buffer holds the same numbers."""
+    if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    return torch.allclose(one, other, 0, 0, equal_nan=True)
+
+
+def _check_norms(module: nn.Module) -> None:
+    """Refuse norms whose statistics would be learnt outside of the parameters."""
     for name, part in module.named_modules():
-        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+        if isinstance(part, _NormBase) and not is_fixed(part):
+            if isinstance(part, _BatchNorm):
+                what, instead = "a batch norm", "nn.GroupNorm in its place"
+            elif part.track_running_stats:
+                what, instead = "a norm that counts", "one without statistics in its place"
+            else:
+                continue
             raise UnsafeModel(
-                f"layer {name or 'model'} is a batch norm: its statistics would leave a client "
-                "without clip and noise; use nn.GroupNorm instead"
+                f"layer {name or 'model'} is {what}, {type(part).__name__}: its statistics would "
+                f"leave a client without clip and noise; equipoise.fix(model) puts {instead}, or "
+                "put the layer in eval mode to keep the statistics that it has"
             )
-    for name, _ in module.named_buffers():
-        raise UnsafeModel(
-            f"buffer {name} is not a parameter, so what it learns would leave a client without "
-            "clip and noise; make it a parameter, or compute it where it is used if it is "
-            "constant"
-        )
 
 
 def _check_lazy(module: nn.Module) -> None:

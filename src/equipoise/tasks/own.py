@@ -266,7 +266,14 @@ def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], 
     for x in model.somewhere():
         with UserCode(EquipoiseError) as tried:
             with warnings.catch_warnings(record=True):  # strange examples may well cause some
+                changed = model.changed_buffer(x, loss, kind.examples(), kind.intruders())
                 remembers = model.remembers(x, loss, kind.examples(), kind.intruders())
+            if changed is not None:
+                raise UnsafeModel(
+                    f"buffer {changed} changes when the model runs: what it learns would leave a "
+                    "client without clip and noise; make it a parameter, or compute it in __init__ "
+                    "if it is constant"
+                )
             if remembers:
                 raise UnsafeModel(
                     "the model or the loss remembers earlier inputs, or changes a parameter "

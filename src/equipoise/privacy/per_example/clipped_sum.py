@@ -8,6 +8,7 @@ batches, is a pass for every example (`ISOLATED`).
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.func import grad, vmap
 
 from equipoise.errors import UnsafeModel, require
-from equipoise.privacy.per_example.books import Entry, run_with_books
+from equipoise.privacy.per_example.books import Entry, first_names, run_with_books
 from equipoise.privacy.per_example.one_pass import Loss, one_pass
-from equipoise.privacy.per_example.shares import PIECE, Share, materialised
+from equipoise.privacy.per_example.shares import PIECE, Share, Use, materialised, of_uses
 
 TOGETHER = 64  # examples that run together at most
 NUMBERS = 2**27  # about how many numbers may be kept for the examples that run together
@@ -35,6 +36,7 @@ class Layout:
     slow: tuple[str, ...]
     numbers: int = 0
     isolated: bool = False  # whether every example runs in a pass of its own
+    follow: bool = False  # whether parameters are followed outside of known layers
 
 
 ISOLATED = Layout({}, ("every record runs in a pass of its own (isolate)",), isolated=True)
@@ -91,14 +93,18 @@ def together(layout: Layout, dimension: int) -> int:
 
 def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) -> Layout:
     """How to clip the module, found on made-up inputs that differ from each other: no private value
-    decides.
-
-    The axis of the batch is where output j of the module depends on slice j of the layer's output
-    and on no other slice.
+    decides. Parameters are followed outside of known layers only if some are used there.
     """
     require(len(inputs) >= 2, "inputs: it takes two made-up examples or more to tell them apart")
     values = _values(module, parameters)
-    entries, reached = _reached(module, values, inputs)
+    layout = _layout(module, values, inputs, follow=False)
+    return _layout(module, values, inputs, follow=True) if layout.slow else layout
+
+
+def _layout(module: nn.Module, values: dict[str, Tensor], inputs: Tensor, follow: bool) -> Layout:
+    """The axis of the batch is where output j of the module depends on slice j of the layer's
+    output and on no other slice."""
+    entries, reached = _reached(module, values, inputs, follow)
     axes: dict[str, int] = {}
     slow: dict[str, str] = {}
     for entry, slices in zip(entries, reached, strict=False):
@@ -106,15 +112,16 @@ def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) 
             axis = next((axis for axis in entry.axes if _one_slice_each(slices, axis)), None)
             if axis is None:
                 slow[entry.layer] = "no axis of its output is the batch"
-            else:
-                axes[entry.layer] = axis
+            elif axes.setdefault(entry.layer, axis) != axis:
+                slow[entry.layer] = "its calls have the batch on different axes"
     for name, slices in zip(values, reached[len(entries) :], strict=True):
         if _is_used(slices):
             layer = name.rpartition(".")[0]
             kind = type(module.get_submodule(layer)).__name__
-            slow[layer] = f"{kind} used otherwise than in one plain call of a known layer"
-    numbers = sum(_numbers(module, entry, len(inputs)) for entry in entries)
-    return Layout(axes, tuple(f"{layer or 'model'}: {why}" for layer, why in slow.items()), numbers)
+            slow[layer] = f"{kind} used otherwise than in plain calls of known layers"
+    numbers = sum(_numbers(entry, len(inputs)) for entry in entries)
+    reasons = tuple(f"{layer or 'model'}: {why}" for layer, why in slow.items())
+    return Layout(axes, reasons, numbers, follow=follow)
 
 
 def _is_used(slices: Sequence[Any]) -> bool:
@@ -122,7 +129,7 @@ def _is_used(slices: Sequence[Any]) -> bool:
 
 
 def _reached(
-    module: nn.Module, values: dict[str, Tensor], inputs: Tensor
+    module: nn.Module, values: dict[str, Tensor], inputs: Tensor, follow: bool
 ) -> tuple[list[Entry], list[tuple[Any, ...]]]:
     """The entries of the books, and for each of them, then for each parameter that is used
     directly, what every output depends on."""
@@ -132,7 +139,7 @@ def _reached(
             {name: value + 0.1 * torch.randn_like(value) for name, value in values.items()}
         )
         with one_pass(module, leaves):
-            entries, outputs = run_with_books(module, inputs)
+            entries, outputs = run_with_books(module, inputs, leaves if follow else None)
             _check_unchanged(leaves)
             scores = (outputs * torch.randn_like(outputs)).unsqueeze(-1).flatten(1).sum(1)
             asked = [*(entry.edge for entry in entries), *map(get_gradient_edge, leaves.values())]
@@ -185,11 +192,11 @@ def _one_slice_each(slices: Sequence[dict[int, Tensor] | None], axis: int) -> bo
     return int(where.diagonal().sum()) >= 2 and not bool(where.fill_diagonal_(False).any())
 
 
-def _numbers(module: nn.Module, entry: Entry, examples: int) -> int:
+def _numbers(entry: Entry, examples: int) -> int:
     """How many numbers an entry keeps for one example: its books, and the gradients of its
     parameters but those that are so much larger that they are never formed."""
     kept = entry.kept // examples
-    own = module.get_submodule(entry.layer).parameters(recurse=False)
+    own = entry.own
     return kept + sum(p.numel() for p in own if p.numel() <= 2 * kept * p.shape[2:].numel())
 
 
@@ -230,7 +237,7 @@ def _from_books(
     model than the layout tells."""
     leaves = _leaves(values)
     with torch.enable_grad(), one_pass(module, leaves, loss) as loss:
-        entries, outputs = run_with_books(module, inputs)
+        entries, outputs = run_with_books(module, inputs, leaves if layout.follow else None)
         pairs = zip(torch.split(outputs, 1), torch.split(targets, 1), strict=True)
         single = (
             loss(output.clone(), target) for output, target in pairs
@@ -240,15 +247,16 @@ def _from_books(
         gradients = torch.autograd.grad(total, edges, allow_unused=True)
     if any(gradient is not None for gradient in gradients[len(entries) :]):
         return None
-    shares: dict[str, Share] = {}
+    names, uses = first_names(module), defaultdict[str, list[Use]](list)
     for entry, gradient in zip(entries, gradients, strict=False):
         if gradient is None:
             continue
         axis = layout.axes.get(entry.layer)
         if axis is None or axis not in entry.axes or gradient.shape[axis] != len(inputs):
             return None
-        shares |= entry.shares(gradient, axis, values)
-    return shares
+        for name, use in entry.uses(gradient, axis).items():
+            uses[names.get(name, name)].append(use)
+    return {name: of_uses(of_name) for name, of_name in uses.items() if name in values}
 
 
 def _one_by_one(
