@@ -226,9 +226,9 @@ def test_how_many_examples_run_together_does_not_matter(name, monkeypatch):
     layout = layout_of(module, parameters, x)
     runs = []
 
-    def counted(module, inputs, follow):
+    def counted(module, inputs, *way):
         runs.append(len(inputs))
-        return run_with_books(module, inputs, follow)
+        return run_with_books(module, inputs, *way)
 
     run_with_books = per_example.run_with_books
     monkeypatch.setattr(per_example, "run_with_books", counted)

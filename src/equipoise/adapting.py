@@ -315,7 +315,7 @@ def _network_own(clients: ModelClients, result: Result, data: Any, layers: Layer
             f"data={data} with a network, which reads no tables: give client, the number of one of "
             "the task's clients, or in Python data=(inputs, targets)",
         )
-        inputs, targets = read_public(data, "data", clients.model.dtype)
+        inputs, targets = read_public(data, "data", clients.model.dtype, clients.model.parts)
     return NetworkOwn(clients, inputs, targets, tuple(names))
 
 

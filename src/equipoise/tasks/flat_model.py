@@ -32,6 +32,7 @@ from equipoise.privacy.per_example.probes import (
 )
 from equipoise.seeds import digest
 from equipoise.tasks.made_up import Kind
+from equipoise.tasks.several import Parts, taken_apart
 
 DROPOUT = {
     *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d),
@@ -46,10 +47,12 @@ class FlatModel:
     The module must keep everything it learns in its parameters: a buffer would be neither clipped
     nor noised. Every pass is on copies of all that the module holds, so that whatever it writes
     elsewhere is gone before the next one, be that of another client or on test records. Norms whose
-    statistics are fixed (batch norms in eval mode) stay so.
+    statistics are fixed (batch norms in eval mode) stay so. If `parts` are given, inputs are rows
+    in which these stand side by side (none: the input is one tensor), and of an output the logits
+    count.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, parts: Parts | None = None) -> None:
         _check_norms(module)
         _check_lazy(module)
         trainable = {
@@ -58,7 +61,9 @@ class FlatModel:
             if parameter.requires_grad
         }
         self.dtype = _dtype(trainable)
-        self._module = module
+        self.parts = parts or ()
+        self.module = module
+        self._module = module if parts is None else taken_apart(module, parts)
         norms = (part for part in module.modules() if isinstance(part, _NormBase))
         self._fixed = [norm for norm in norms if is_fixed(norm)]
         self._trainable = trainable
@@ -76,10 +81,6 @@ class FlatModel:
             outputs: Tensor = self._module(inputs)
             return outputs
 
-    @property
-    def module(self) -> nn.Module:
-        return self._module
-
     def _in_training(self) -> nn.Module:
         """The module, with dropout and the like switched on."""
         self._module.train()
@@ -87,9 +88,12 @@ class FlatModel:
             norm.eval()
         return self._module
 
+    def buffers(self) -> list[Tensor]:
+        return [buffer.detach().cpu() for buffer in self.module.buffers()]
+
     def trained(self, x: Tensor) -> nn.Module:
         """A copy of the module with these parameters, for use."""
-        module, values = copy.deepcopy(self._module), named_tensors(x, self.shapes)
+        module, values = copy.deepcopy(self.module), named_tensors(x, self.shapes)
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 if name in values:

@@ -274,7 +274,8 @@ class ModelClients:
     @property
     def _kinds(self) -> list[Kind]:
         """Of all clients' examples: one, unless their types differ."""
-        return list(dict.fromkeys(kind_of(*records) for records in self.data if len(records[0])))
+        kinds = (kind_of(*records, self.model.parts) for records in self.data if len(records[0]))
+        return list(dict.fromkeys(kinds))
 
     def slow_layers(self) -> tuple[str, ...]:
         """What makes single examples' gradients slow: they are formed one by one then."""

@@ -4,7 +4,7 @@ import runpy
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cache, partial
@@ -30,11 +30,13 @@ from equipoise.tasks.own_data import (
     kind_is_of_records,
     kinds_of_example,
     no_kind,
+    parts_of,
     possible_kinds,
     read_clients,
     read_public,
 )
 from equipoise.tasks.persons import numbered
+from equipoise.tasks.several import Parts
 from equipoise.tasks.task import Takes, Task, TaskOptions, TaskSpec, fingerprint, with_owners
 
 LEARNING_RATE = 0.01
@@ -106,27 +108,33 @@ def own_task(
     )
     require(isinstance(error_name, str), "error_name is not a text: say in words what the error is")
     flat = FlatModel(model)
+    parts = _parts_of_public(flat, *([example],) * (example is not None), test, pool)
+    if parts:
+        flat = FlatModel(model, parts)
     require(
         isinstance(clients, Sequence) and len(clients) >= 1,
         "clients is not a list with one data set per client",
     )
-    records = None if test is None else read_public(test, "the test set", flat.dtype)
-    public_pool = None if pool is None else read_public(pool, "the public pool", flat.dtype)
+    records = None if test is None else read_public(test, "the test set", flat.dtype, parts)
+    public_pool = None if pool is None else read_public(pool, "the public pool", flat.dtype, parts)
     if example is not None:
-        declared = kinds_of_example(example, flat.dtype)
+        declared = kinds_of_example(example, flat.dtype, parts)
     else:
-        declared = [kind_of(*given) for given in (records, public_pool) if given][:1]
+        declared = [kind_of(*given, parts) for given in (records, public_pool) if given][:1]
     if only == "nobody":
         read = {0: _no_records(declared)}
     else:
-        read = read_clients(clients, only, flat.dtype)
+        read = read_clients(clients, only, flat.dtype, parts)
+    if not parts:
+        of_clients = (possible_kinds(data, flat.dtype) for data in read.values())
+        flat = _with_logits(flat, declared or chain(*of_clients))
     kinds = _kinds_that_work(flat, loss, read, declared)
     data = fitted_clients(read, kinds, len(clients))
     if only != "nobody" and all(examples.unreadable.all() for examples in data):
         raise no_kind(read)
     if records:
         _check_metric(flat, loss, metric, records)
-    if public_pool and kind_of(*public_pool) not in kinds.values():
+    if public_pool and kind_of(*public_pool, parts) not in kinds.values():
         raise DataError(
             "the public pool's examples differ in shape or type from the clients': make them alike"
         )
@@ -157,6 +165,22 @@ def own_task(
         return task
     alone = 0 if only == "nobody" else only
     return replace(task, clients=task.clients.alone(alone), number=len(clients))
+
+
+def _parts_of_public(flat: FlatModel, *public: Any) -> Parts:
+    """The several inputs of a record, as the first public data set has them."""
+    given = [data for data in public if data is not None][:1]
+    return parts_of(given[0], flat.dtype) if given else ()
+
+
+def _with_logits(flat: FlatModel, kinds: Iterable[Kind]) -> FlatModel:
+    """The same model; if its output is no tensor, with the logits of that as its output."""
+    for kind in kinds:
+        with UserCode() as tried, warnings.catch_warnings(record=True), torch.no_grad():
+            outputs: Any = flat(flat.initial(), kind.examples()[0])
+        if not tried.kind:
+            return flat if isinstance(outputs, Tensor) else FlatModel(flat.module, ())
+    return flat
 
 
 def _no_records(declared: Sequence[Kind]) -> DataSet:
@@ -255,9 +279,10 @@ def constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor]
 def _fingerprint(
     model: FlatModel, private: Sequence[Examples], *public: tuple[Tensor, Tensor] | None
 ) -> str:
-    """Of the initial weights and all records."""
+    """Of the initial weights, what else the model holds, and all records."""
     sets = [*(examples.parts for examples in private), *filter(None, public)]
-    return fingerprint([model.initial().numpy(), *(part.numpy() for part in chain(*sets))])
+    tensors = chain(model.buffers(), *sets)
+    return fingerprint([model.initial().numpy(), *(part.numpy() for part in tensors)])
 
 
 def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], kind: Kind) -> None:

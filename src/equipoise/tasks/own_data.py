@@ -10,7 +10,7 @@ an error.
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, UserCode, require
 from equipoise.tasks.made_up import Kind
+from equipoise.tasks.several import LABELS, Part, Parts, is_several, row_type, rows_of
 
 PLAIN_RULES = Tensor.__torch_dispatch__
 NUMBERS = {
@@ -103,24 +104,26 @@ def _fits(row: Tensor | None, shape: torch.Size, kind: torch.dtype) -> bool:
     return kind.is_floating_point or torch.equal(row.to(kind).to(row.dtype), row)
 
 
-Part = Array | Singles
+Column = Array | Singles
 
 
 class DataSet(NamedTuple):
     """A data set as it was read; `trouble` is the kind of the first error that a record raised."""
 
-    inputs: Part
-    targets: Part
+    inputs: Column
+    targets: Column
     trouble: str = ""
 
 
-def read_data_set(data: Any, whose: str, precision: torch.dtype) -> DataSet:
-    """All records of a data set, a pair of arrays, or a function that returns one of these."""
+def read_data_set(
+    data: Any, whose: str, precision: torch.dtype, parts: Parts = ()
+) -> DataSet:
+    """All records of a data set, a pair of arrays, or a function that returns one of these; where
+    inputs have several parts, as rows in which these stand side by side."""
     with UserCode() as tried, warnings.catch_warnings(record=True):  # which may hold records, too
-        while callable(data) and not hasattr(data, "__getitem__"):
-            data = data()
+        data = _opened(data)
         loader = isinstance(data, DataLoader)
-        read = None if loader else _read(data, precision)
+        read = None if loader else _read(data, precision, parts)
     if tried.kind:
         raise _unusable(whose, tried.kind)
     if read is None:
@@ -137,15 +140,25 @@ def read_data_set(data: Any, whose: str, precision: torch.dtype) -> DataSet:
 def _unusable(whose: str, trouble: str) -> DataError:
     return DataError(
         f"{whose} is neither a data set of (input, target) examples nor a pair of arrays "
-        f"({trouble} when it was read)"
+        f"({trouble} when it was read); records with several inputs need a public one, example="
     )
 
 
-def _read(data: Any, precision: torch.dtype) -> DataSet:
+def _opened(data: Any) -> Any:
+    while callable(data) and not hasattr(data, "__getitem__"):
+        data = data()
+    return data
+
+
+def _read(data: Any, precision: torch.dtype, parts: Parts) -> DataSet:
+    if parts and _is_whole(data):
+        several, wanted = _input_and_target(data)
+        columns = [_array(several[part.key], precision) for part in parts]
+        return DataSet(_side_by_side(columns, parts), _array(wanted, precision))
     if _is_pair(data):
         inputs, targets = (_array(part, precision) for part in data)
         return DataSet(inputs, targets)
-    examples = [_example(data, j) for j in range(len(data))]
+    examples = [_example(data, j, parts) for j in range(len(data))]
     return DataSet(
         Singles([example.input for example in examples]),
         Singles([example.target for example in examples]),
@@ -157,6 +170,69 @@ def _is_pair(data: Any) -> bool:
     return isinstance(data, tuple | list) and len(data) == 2 and all(map(_is_array, data))
 
 
+def _is_whole(data: Any) -> bool:
+    """Whether these are the several inputs of all records, with all targets."""
+    if isinstance(data, Mapping):
+        return True
+    return (
+        isinstance(data, tuple | list)
+        and len(data) == 2
+        and is_several(data[0])
+        and _is_array(data[1])
+    )
+
+
+def _input_and_target(record: Any) -> tuple[Any, Any]:
+    """Of a pair; a dict may hold its target itself."""
+    if isinstance(record, Mapping):
+        return {key: record[key] for key in record if key != LABELS}, record[LABELS]
+    given, wanted = record
+    return given, wanted
+
+
+def _side_by_side(columns: Sequence[Column], parts: Parts) -> Column:
+    fitted = [
+        column.fitted(part.shape, part.dtype) for column, part in zip(columns, parts, strict=True)
+    ]
+    rows = rows_of([values for values, _ in fitted], parts)
+    odd = torch.stack([marks for _, marks in fitted]).any(0)
+    if not odd.any():
+        return Array(rows)
+    return Singles([None if bad else row for row, bad in zip(rows, odd, strict=True)])
+
+
+def _row_of(given: Any, parts: Parts) -> Tensor:
+    """The several inputs of one record, side by side."""
+    values = [_plain(given[part.key]) for part in parts]
+    if not all(
+        _fits(value, part.shape, part.dtype) for value, part in zip(values, parts, strict=True)
+    ):
+        raise TypeError
+    kinds = (part.dtype for part in parts)
+    return rows_of([value.to(kind)[None] for value, kind in zip(values, kinds, strict=True)], parts)[
+        0
+    ]
+
+
+def parts_of(data: Any, precision: torch.dtype) -> Parts:
+    """The parts of the inputs of a public data set's first record; none if they are one tensor, or
+    cannot be read."""
+    with UserCode():
+        data = _opened(data)
+        whole = _is_whole(data)
+        given, _ = _input_and_target(data if whole else data[0])
+        if not is_several(given):
+            return ()
+        pairs = given.items() if isinstance(given, Mapping) else enumerate(given)
+        if whole:
+            columns = {key: _array(values, precision) for key, values in pairs}
+            firsts = {key: column.values[0] for key, column in columns.items()}
+        else:
+            firsts = {key: _plain(value) for key, value in pairs}
+        return tuple(Part(key, value.shape, value.dtype) for key, value in firsts.items())
+    return ()
+
+
 class Example(NamedTuple):
     """One record; or nothing, and the kind of what was raised when it was read."""
 
@@ -165,10 +241,10 @@ class Example(NamedTuple):
     trouble: str = ""
 
 
-def _example(data: Any, j: int) -> Example:
+def _example(data: Any, j: int, parts: Parts) -> Example:
     with UserCode() as tried:
-        given, wanted = data[j]
-        return Example(_plain(given), _plain(wanted))
+        given, wanted = _input_and_target(data[j]) if parts else data[j]
+        return Example(_row_of(given, parts) if parts else _plain(given), _plain(wanted))
     return Example(trouble=tried.kind)
 
 
@@ -189,7 +265,7 @@ def _is_array(part: Any) -> bool:
     return isinstance(part, Tensor) or hasattr(part, "__array__")
 
 
-def _array(part: Any, precision: torch.dtype) -> Part:
+def _array(part: Any, precision: torch.dtype) -> Column:
     """A tensor as it is; of an array or a frame, real numbers in the model's precision, whole
     numbers as torch's losses want labels; bytes, such as pixels, stay bytes."""
     if isinstance(part, Tensor):
@@ -210,7 +286,7 @@ def _row(row: Any) -> Tensor | None:
 
 
 def read_clients(
-    clients: Sequence[Any], only: int | None, precision: torch.dtype
+    clients: Sequence[Any], only: int | None, precision: torch.dtype, parts: Parts = ()
 ) -> dict[int, DataSet]:
     """The data sets of all clients, or of one alone: the others' are not looked at."""
     number = len(clients)
@@ -219,7 +295,7 @@ def read_clients(
         f"client={only} is not one of the {number} clients, from 0",
     )
     return {
-        i: read_data_set(partial(clients.__getitem__, i), f"client {i}", precision)
+        i: read_data_set(partial(clients.__getitem__, i), f"client {i}", precision, parts)
         for i in (range(number) if only is None else [only])
     }
 
@@ -234,7 +310,7 @@ def possible_kinds(data: DataSet, precision: torch.dtype) -> list[Kind]:
     return [Kind(shape, first, target_shape, second) for first, second in types]
 
 
-def _types(part: Part, precision: torch.dtype) -> list[torch.dtype]:
+def _types(part: Column, precision: torch.dtype) -> list[torch.dtype]:
     """What a part may be taken for; real numbers may be whole ones."""
     types = part.types()
     alike = list(types) if len(types) == 1 else []
@@ -243,10 +319,12 @@ def _types(part: Part, precision: torch.dtype) -> list[torch.dtype]:
     return alike or [torch.int64]
 
 
-def kinds_of_example(example: Any, precision: torch.dtype) -> list[Kind]:
+def kinds_of_example(example: Any, precision: torch.dtype, parts: Parts) -> list[Kind]:
     """What a public (input, target) pair may be taken for."""
-    kinds = possible_kinds(_read([example], precision), precision)
+    kinds = possible_kinds(_read([example], precision, parts), precision)
     require(bool(kinds), "example is not an (input, target) pair of numbers")
+    if parts:
+        kinds = [kind._replace(parts=parts) for kind in kinds if kind.dtype == row_type(parts)]
     return kinds
 
 
@@ -295,9 +373,11 @@ def as_examples(data: DataSet, kind: Kind) -> Examples:
     return Examples(inputs, targets, odd_inputs | odd_targets)
 
 
-def read_public(data: Any, whose: str, precision: torch.dtype) -> tuple[Tensor, Tensor]:
+def read_public(
+    data: Any, whose: str, precision: torch.dtype, parts: Parts = ()
+) -> tuple[Tensor, Tensor]:
     """A public data set, all of whose records must be readable."""
-    read = read_data_set(data, whose, precision)
+    read = read_data_set(data, whose, precision, parts)
     if not read.inputs.size:
         raise DataError(f"{whose} is empty")
     kinds = possible_kinds(read, precision)

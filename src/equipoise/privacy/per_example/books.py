@@ -7,7 +7,8 @@ norm for each example and the clipped sum over examples, without a gradient of e
 by `run_with_books`; each kind of layer then has a forward of its own (`layers.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -59,11 +60,15 @@ def entry_of(
 
 
 def run_with_books(
-    module: nn.Module, inputs: Tensor, follow: dict[str, Tensor] | None = None
+    module: nn.Module,
+    inputs: Tensor,
+    follow: dict[str, Tensor] | None = None,
+    constant: Collection[str] = (),
 ) -> tuple[list[Entry], Tensor]:
     """The entries of the known layers, one for each call, and the module's outputs; inside of
     `one_pass`, which takes the books away again. Parameters that are to be followed have entries
-    for what is done with them outside of known layers, too.
+    for what is done with them outside of known layers, too, and with what the tables `constant`
+    give, which is the same for all examples.
 
     A known layer runs on copies of its parameters that start a graph of their own. So a gradient
     gets to a parameter only if it is used in another way: in an unknown layer, or outside of its
@@ -71,9 +76,16 @@ def run_with_books(
     """
     entries: list[Entry] = []
 
+    def enter_use(name: str, whole: Tensor, *entry: Any) -> None:
+        entries.append(entry_of(name, (whole,), *entry))
+
+    followed = Followed(follow or {}, enter_use)
+
     def forward(name: str, layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return type(layer).forward(layer, *args, **kwargs)
+        if name in constant:
+            return followed.looked_up(layer, *args)
         own = tuple(layer.parameters())
 
         def enter(*entry: Any) -> None:
@@ -84,12 +96,8 @@ def run_with_books(
     for name, layer in module.named_modules():
         if is_known(layer):
             vars(layer)["forward"] = partial(forward, name, layer)
-    outputs: Tensor
-    if follow:
-        with Followed(follow, lambda name, own, *entry: entries.append(entry_of(name, (own,), *entry))):
-            outputs = module(inputs)
-    else:
-        outputs = module(inputs)
+    with followed if follow else nullcontext():
+        outputs: Tensor = module(inputs)
     return [*entries], outputs
 
 

@@ -10,7 +10,7 @@ batches, is a pass for every example (`ISOLATED`).
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class Layout:
     numbers: int = 0
     isolated: bool = False  # whether every example runs in a pass of its own
     follow: bool = False  # whether parameters are followed outside of known layers
+    constant: frozenset[str] = frozenset()  # tables whose output is the same for all examples
 
 
 ISOLATED = Layout({}, ("every record runs in a pass of its own (isolate)",), isolated=True)
@@ -97,14 +98,20 @@ def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) 
     """
     require(len(inputs) >= 2, "inputs: it takes two made-up examples or more to tell them apart")
     values = _values(module, parameters)
-    layout = _layout(module, values, inputs, follow=False)
-    return _layout(module, values, inputs, follow=True) if layout.slow else layout
+    layout = _layout(module, values, inputs, Layout({}, ()))
+    if not layout.slow:
+        return layout
+    tables = (name for name, part in module.named_modules() if type(part) is nn.Embedding)
+    constant = frozenset(name for name in tables if name not in layout.axes)
+    return _layout(module, values, inputs, Layout({}, (), follow=True, constant=constant))
 
 
-def _layout(module: nn.Module, values: dict[str, Tensor], inputs: Tensor, follow: bool) -> Layout:
-    """The axis of the batch is where output j of the module depends on slice j of the layer's
-    output and on no other slice."""
-    entries, reached = _reached(module, values, inputs, follow)
+def _layout(
+    module: nn.Module, values: dict[str, Tensor], inputs: Tensor, way: Layout
+) -> Layout:
+    """How to clip if parameters are followed in this way. The axis of the batch is where output j
+    of the module depends on slice j of the layer's output and on no other slice."""
+    entries, reached = _reached(module, values, inputs, way)
     axes: dict[str, int] = {}
     slow: dict[str, str] = {}
     for entry, slices in zip(entries, reached, strict=False):
@@ -121,7 +128,7 @@ def _layout(module: nn.Module, values: dict[str, Tensor], inputs: Tensor, follow
             slow[layer] = f"{kind} used otherwise than in plain calls of known layers"
     numbers = sum(_numbers(entry, len(inputs)) for entry in entries)
     reasons = tuple(f"{layer or 'model'}: {why}" for layer, why in slow.items())
-    return Layout(axes, reasons, numbers, follow=follow)
+    return replace(way, axes=axes, slow=reasons, numbers=numbers)
 
 
 def _is_used(slices: Sequence[Any]) -> bool:
@@ -129,7 +136,7 @@ def _is_used(slices: Sequence[Any]) -> bool:
 
 
 def _reached(
-    module: nn.Module, values: dict[str, Tensor], inputs: Tensor, follow: bool
+    module: nn.Module, values: dict[str, Tensor], inputs: Tensor, way: Layout
 ) -> tuple[list[Entry], list[tuple[Any, ...]]]:
     """The entries of the books, and for each of them, then for each parameter that is used
     directly, what every output depends on."""
@@ -139,7 +146,7 @@ def _reached(
             {name: value + 0.1 * torch.randn_like(value) for name, value in values.items()}
         )
         with one_pass(module, leaves):
-            entries, outputs = run_with_books(module, inputs, leaves if follow else None)
+            entries, outputs = _run(module, inputs, leaves, way)
             _check_unchanged(leaves)
             scores = (outputs * torch.randn_like(outputs)).unsqueeze(-1).flatten(1).sum(1)
             asked = [*(entry.edge for entry in entries), *map(get_gradient_edge, leaves.values())]
@@ -152,6 +159,12 @@ def _reached(
                     [slope if slope is None else _slices(slope, along) for slope, along in pairs]
                 )
     return entries, list(zip(*rows, strict=True))
+
+
+def _run(
+    module: nn.Module, inputs: Tensor, leaves: dict[str, Tensor], layout: Layout
+) -> tuple[list[Entry], Tensor]:
+    return run_with_books(module, inputs, leaves if layout.follow else None, layout.constant)
 
 
 def _check_unchanged(values: dict[str, Tensor]) -> None:
@@ -237,7 +250,7 @@ def _from_books(
     model than the layout tells."""
     leaves = _leaves(values)
     with torch.enable_grad(), one_pass(module, leaves, loss) as loss:
-        entries, outputs = run_with_books(module, inputs, leaves if layout.follow else None)
+        entries, outputs = _run(module, inputs, leaves, layout)
         pairs = zip(torch.split(outputs, 1), torch.split(targets, 1), strict=True)
         single = (
             loss(output.clone(), target) for output, target in pairs

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -78,6 +78,15 @@ class Followed(TorchFunctionMode):
             elif func in PRODUCTS and len(args) == 2 and _is_map(*args):
                 return self._product(*args)
         return func(*args, **kwargs)
+
+    def looked_up(self, table: nn.Module, numbers: Tensor) -> Tensor:
+        """What a table has under numbers that are the same for all examples (those of positions,
+        say): a view of the table."""
+        found: Tensor = type(table).forward(table, numbers)
+        view = self.views.get(id(table.weight))
+        if view is not None:
+            self.views[id(found)] = view._replace(shown=found)
+        return found
 
     def _viewed(self, arg: Tensor, shown: Any) -> Any:
         view = self.views[id(arg)]
