@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from equipoise.privacy.per_example.copies import copied, linear
 from equipoise.privacy.per_example.shares import Matrix, Use, bias
 
 
@@ -52,7 +53,7 @@ def attention(
     # [B, heads, L, width] as [B, L, E], or [L, B, E]
     joined = mixed.permute(*((0, 2, 1, 3) if layer.batch_first else (2, 0, 1, 3))).flatten(2)
     last = layer.out_proj
-    output = functional.linear(joined, _copy(last.weight), _copy(last.bias))
+    output = linear(joined, copied(last.weight), copied(last.bias))
     enter(output, range(2), (joined,), _parts("out_proj.weight", "out_proj.bias"))
     if weights is not None and average_attn_weights:
         weights = weights.mean(1)
@@ -66,7 +67,7 @@ def _projected(
     from `start` on are for this one."""
     width, offset = layer.embed_dim, layer.in_proj_bias
     if layer._qkv_same_embed_dim and query is key and key is value:
-        output = functional.linear(query, _copy(layer.in_proj_weight), _copy(offset))
+        output = linear(query, copied(layer.in_proj_weight), copied(offset))
         enter(output, range(2), (query,), _parts("in_proj_weight", "in_proj_bias"))
         return list(output.chunk(3, -1))
     outputs = []
@@ -77,7 +78,7 @@ def _projected(
         else:
             name, weight = f"{letter}_proj_weight", getattr(layer, f"{letter}_proj_weight")
         shift = None if offset is None else offset[rows]
-        output = functional.linear(input, _copy(weight), _copy(shift))
+        output = linear(input, copied(weight), copied(shift))
         parts = _parts(name, "in_proj_bias", around, layer._qkv_same_embed_dim)
         enter(output, range(2), (input,), parts)
         outputs.append(output)
@@ -124,7 +125,3 @@ def _added(mask: Tensor, kind: torch.dtype) -> Tensor:
     if mask.dtype != torch.bool:
         return mask.to(kind)
     return torch.zeros_like(mask, dtype=kind).masked_fill_(mask, -math.inf)
-
-
-def _copy(parameter: Tensor | None) -> Any:
-    return None if parameter is None else parameter.detach().requires_grad_()

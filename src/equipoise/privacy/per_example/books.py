@@ -23,10 +23,11 @@ from equipoise.privacy.per_example.layers import FORWARDS, Parts, is_known
 
 @dataclass(frozen=True)
 class Entry:
-    """One call of a layer. `parts(gradient of the output, *saved)` gives the uses of its
+    """One call of a layer, or use of a parameter outside of one. `parts(gradient of the output, *saved)` gives the uses of its
     parameters, all with the batch on axis 0."""
 
     layer: str
+    prefix: str  # before the names that the parts have, in the model
     edge: GradientEdge  # of the output as it left the layer, whatever is done to it in place
     axes: range  # which axes of the output may be the batch; it is the same one in everything saved
     saved: tuple[Tensor, ...]
@@ -42,21 +43,23 @@ class Entry:
                 f"layer {self.layer}: its input was changed by an in-place operation after its use"
             )
         moved = (tensor.detach().movedim(axis, 0) for tensor in (gradient, *self.saved))
-        return {f"{self.layer}.{key}".strip("."): use for key, use in self.parts(*moved).items()}
+        return {self.prefix + key: use for key, use in self.parts(*moved).items()}
 
 
 def entry_of(
     layer: str,
+    prefix: str,
     own: tuple[Tensor, ...],
     output: Tensor,
     axes: range,
     saved: tuple[Tensor, ...],
     parts: Callable[..., Parts],
 ) -> Entry:
+    assert output.is_leaf or not output._is_view(), f"{layer}: what is done in place is not seen"
     versions = tuple(tensor._version for tensor in saved)
     kept = sum(tensor.numel() for tensor in (output, *saved))
     edge = get_gradient_edge(output)
-    return Entry(layer, edge, axes, saved, versions, kept, own, parts)
+    return Entry(layer, prefix, edge, axes, saved, versions, kept, own, parts)
 
 
 def run_with_books(
@@ -76,8 +79,8 @@ def run_with_books(
     """
     entries: list[Entry] = []
 
-    def enter_use(name: str, whole: Tensor, *entry: Any) -> None:
-        entries.append(entry_of(name, (whole,), *entry))
+    def enter_use(name: str, own: tuple[Tensor, ...], *entry: Any) -> None:
+        entries.append(entry_of(name, "", own, *entry))
 
     followed = Followed(follow or {}, enter_use)
 
@@ -89,7 +92,7 @@ def run_with_books(
         own = tuple(layer.parameters())
 
         def enter(*entry: Any) -> None:
-            entries.append(entry_of(name, own, *entry))
+            entries.append(entry_of(name, f"{name}." if name else "", own, *entry))
 
         return FORWARDS[type(layer)](enter, layer, *args, **kwargs)
 

@@ -15,15 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from equipoise.privacy.per_example.copies import copied, linear
 from equipoise.privacy.per_example.shares import Formed, Matrix, Use, bias
 
-VIEWS = {
-    *(Tensor.__getitem__, Tensor.view, Tensor.reshape, torch.reshape),
-    *(Tensor.unsqueeze, torch.unsqueeze, Tensor.squeeze, torch.squeeze),
-    *(Tensor.flatten, torch.flatten, Tensor.unflatten, torch.unflatten),
-    *(Tensor.transpose, torch.transpose, Tensor.permute, torch.permute, Tensor.t, torch.t),
-    *(Tensor.movedim, torch.movedim, Tensor.T.__get__, Tensor.mT.__get__),  # type: ignore[attr-defined]
-}
 IN_PLACE = {Tensor.add_, Tensor.sub_, Tensor.mul_, Tensor.div_}
 ELEMENTWISE = {
     *(torch.add, Tensor.add, torch.sub, Tensor.sub, Tensor.__rsub__),
@@ -34,11 +28,12 @@ REPEATED = {Tensor.expand, Tensor.repeat, Tensor.expand_as}
 PRODUCTS = {torch.matmul, Tensor.matmul, Tensor.__matmul__}
 
 Enter = Callable[..., None]
-"""(name of the parameter, the parameter, output, axes, saved, parts), as layers enter calls."""
+"""(name, parameters, output, axes, saved, parts), as layers enter calls; parts by the names of
+the parameters."""
 
 
 class View(NamedTuple):
-    """Numbers of a parameter, in another shape."""
+    """What follows from a parameter alone: itself, a cut of it, some function."""
 
     name: str
     whole: Tensor
@@ -53,6 +48,12 @@ class View(NamedTuple):
         )
         return of_whole
 
+    def use(self, use: Use) -> Use:
+        """The use of what is shown as one of the parameter."""
+        if self.shown is self.whole:
+            return use
+        return Formed(lambda: self.back(use.gradients()))
+
 
 class Followed(TorchFunctionMode):
     """Inside, calls that use these parameters are entered into the books."""
@@ -66,17 +67,20 @@ class Followed(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if torch.is_grad_enabled() and any(id(arg) in self.views for arg in args):
-            if func in VIEWS and not any(id(arg) in self.views for arg in args[1:]):
-                return self._viewed(args[0], func(*args, **kwargs))
-            if func in ELEMENTWISE and not (func in IN_PLACE and id(args[0]) in self.views):
-                args = self._as_large_as_the_others(args)
-            elif func in REPEATED and id(args[0]) in self.views:
-                return self._repeated(self.views[id(args[0])], func(*args, **kwargs))
-            elif func is functional.linear and not kwargs:
-                return self._linear(*args)
-            elif func in PRODUCTS and len(args) == 2 and _is_map(*args):
-                return self._product(*args)
+        known = [self.views[id(arg)] for arg in args if id(arg) in self.views]
+        if not known or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        first = self.views.get(id(args[0]))
+        if first and func in REPEATED:
+            return self._repeated(first, func(*args, **kwargs))
+        if sum(isinstance(arg, Tensor) for arg in (*args, *kwargs.values())) == 1:
+            return self._alone(known[0], func(*args, **kwargs))
+        if func in ELEMENTWISE and not (first and func in IN_PLACE):
+            return func(*self._as_large_as_the_others(args), **kwargs)
+        if func is functional.linear and not first and args[1].dim() == 2 and not kwargs:
+            return self._linear(*args)
+        if func in PRODUCTS and not first and args[0].dim() > 1 and args[1].dim() == 2:
+            return self._product(*args)
         return func(*args, **kwargs)
 
     def looked_up(self, table: nn.Module, numbers: Tensor) -> Tensor:
@@ -88,11 +92,11 @@ class Followed(TorchFunctionMode):
             self.views[id(found)] = view._replace(shown=found)
         return found
 
-    def _viewed(self, arg: Tensor, shown: Any) -> Any:
-        view = self.views[id(arg)]
-        if isinstance(shown, Tensor) and shown is not view.shown:
-            self.views[id(shown)] = View(view.name, view.whole, shown)
-        return shown
+    def _alone(self, view: View, result: Any) -> Any:
+        """A function of what is shown and of no other tensor."""
+        if isinstance(result, Tensor) and result.grad_fn is not None:
+            self.views[id(result)] = view._replace(shown=result)
+        return result
 
     def _as_large_as_the_others(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
@@ -119,72 +123,51 @@ class Followed(TorchFunctionMode):
             g = g.unsqueeze(1).flatten(1, 1 + max(0, added - 1)).sum(1) if added else g.unsqueeze(1)
             sums = [axis + 1 for axis, size in enumerate(small) if size == 1 and g.shape[axis + 1] > 1]
             summed = g.sum(sums, keepdim=True) if sums else g
-            return {"": Formed(lambda: view.back(summed))}
+            return {view.name: Formed(lambda: view.back(summed))}
 
-        self.enter(view.name, view.whole, copy, range(int(over_batch)), (), parts)
+        self._enter([view], copy, int(over_batch), (), parts)
         return copy
 
     def _linear(self, input: Tensor, weight: Tensor, offset: Tensor | None = None) -> Tensor:
-        of_weight = self.views.get(id(weight))
-        of_offset = None if offset is None else self.views.get(id(offset))
-        if id(input) in self.views or weight.dim() != 2:
-            return functional.linear(input, weight, offset)
-        output = functional.linear(
-            input,
-            weight if of_weight is None else weight.detach().requires_grad_(),
-            offset if of_offset is None or offset is None else offset.detach().requires_grad_(),
-        )
-        axes = range(output.dim() - 1)
-        if of_weight is not None:
-            self.enter(
-                of_weight.name,
-                of_weight.whole,
-                output,
-                axes,
-                (input,),
-                lambda g, x: {"": _through(of_weight, Matrix(x, g))},
-            )
-        if of_offset is not None:
-            self.enter(
-                of_offset.name,
-                of_offset.whole,
-                output,
-                axes,
-                (),
-                lambda g: {"": _through(of_offset, bias(g))},
-            )
+        views = [None if part is None else self.views.get(id(part)) for part in (weight, offset)]
+        used = [
+            copied(part) if view else part
+            for part, view in zip((weight, offset), views, strict=True)
+        ]
+        output = linear(input, *used)
+
+        def parts(g: Tensor, x: Tensor) -> dict[str, Use]:
+            pairs = zip(views, (Matrix(x, g), bias(g)), strict=True)
+            return {view.name: view.use(use) for view, use in pairs if view}
+
+        self._enter([view for view in views if view], output, output.dim() - 1, (input,), parts)
         return output
 
     def _product(self, input: Tensor, weight: Tensor) -> Tensor:
         view = self.views[id(weight)]
-        output = input @ weight.detach().requires_grad_()
-        turned = view.whole.dim() == 2 and _is_turned(view)
+        output = input @ copied(weight)
 
         def parts(g: Tensor, x: Tensor) -> dict[str, Use]:
-            return {"": Matrix(x, g) if turned else _through(view, Matrix(g, x))}
+            turned = Matrix(x, g) if _is_turned(view) else view.use(Matrix(g, x))
+            return {view.name: turned}
 
-        self.enter(view.name, view.whole, output, range(output.dim() - 1), (input,), parts)
+        self._enter([view], output, output.dim() - 1, (input,), parts)
         return output
 
-
-def _is_map(input: Any, weight: Any) -> bool:
-    """Whether one matrix maps all positions of the input."""
-    return isinstance(input, Tensor) and input.dim() >= 2 and weight.dim() == 2
+    def _enter(
+        self, views: list[View], output: Tensor, axes: int, saved: tuple[Tensor, ...], parts: Any
+    ) -> None:
+        name, own = views[0].name, tuple(view.whole for view in views)
+        self.enter(name, own, output, range(axes), saved, parts)
 
 
 def _is_turned(view: View) -> bool:
     """Whether the transposed parameter is shown."""
     shown, whole = view.shown, view.whole
     return (
-        shown.shape == whole.shape[::-1]
+        whole.dim() == 2
+        and shown.shape == whole.shape[::-1]
         and shown.stride() == whole.stride()[::-1]
         and shown.data_ptr() == whole.data_ptr()
         and (shown.shape != whole.shape or shown.stride() != whole.stride())
     )
-
-
-def _through(view: View, use: Use) -> Use:
-    """The use of what is shown as one of the parameter."""
-    if view.shown is view.whole:
-        return use
-    return Formed(lambda: view.back(use.gradients()))

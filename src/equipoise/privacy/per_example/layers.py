@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from equipoise.privacy.per_example.attention import attention, is_plain_attention
+from equipoise.privacy.per_example.copies import copied, linear
 from equipoise.privacy.per_example.shares import (
     Formed,
     Kernel,
@@ -60,12 +61,8 @@ def is_fixed(layer: _NormBase) -> bool:
     return not layer.training and layer.running_mean is not None
 
 
-def _copy(parameter: Tensor | None) -> Any:
-    return None if parameter is None else parameter.detach().requires_grad_()
-
-
 def _linear(enter: Any, layer: nn.Linear, input: Tensor) -> Tensor:
-    output = functional.linear(input, _copy(layer.weight), _copy(layer.bias))
+    output = linear(input, copied(layer.weight), copied(layer.bias))
     enter(
         output,
         range(output.dim() - 1),
@@ -76,7 +73,7 @@ def _linear(enter: Any, layer: nn.Linear, input: Tensor) -> Tensor:
 
 
 def _conv(enter: Any, layer: Any, input: Tensor) -> Tensor:
-    output: Tensor = layer._conv_forward(input, _copy(layer.weight), _copy(layer.bias))
+    output: Tensor = layer._conv_forward(input, copied(layer.weight), copied(layer.bias))
 
     def parts(g: Tensor, x: Tensor) -> Parts:
         return {"weight": Kernel(layer, x, g), "bias": bias(g.movedim(1, -1))}
@@ -86,7 +83,7 @@ def _conv(enter: Any, layer: Any, input: Tensor) -> Tensor:
 
 
 def _embedding(enter: Any, layer: nn.Embedding, input: Tensor) -> Tensor:
-    output = functional.embedding(input, _copy(layer.weight), layer.padding_idx)
+    output = functional.embedding(input, copied(layer.weight), layer.padding_idx)
     enter(
         output,
         range(input.dim()),
@@ -104,7 +101,7 @@ def _of_norm(g: Tensor, normal: Callable[[], Tensor], axes: int = 1) -> Parts:
 
 def _group_norm(enter: Any, layer: nn.GroupNorm, input: Tensor) -> Tensor:
     output = functional.group_norm(
-        input, layer.num_groups, _copy(layer.weight), _copy(layer.bias), layer.eps
+        input, layer.num_groups, copied(layer.weight), copied(layer.bias), layer.eps
     )
 
     def parts(g: Tensor, x: Tensor) -> Parts:
@@ -120,7 +117,7 @@ def _group_norm(enter: Any, layer: nn.GroupNorm, input: Tensor) -> Tensor:
 def _layer_norm(enter: Any, layer: nn.LayerNorm, input: Tensor) -> Tensor:
     shape = list(layer.normalized_shape)
     output = functional.layer_norm(
-        input, shape, _copy(layer.weight), _copy(layer.bias), layer.eps
+        input, shape, copied(layer.weight), copied(layer.bias), layer.eps
     )
 
     def parts(g: Tensor, x: Tensor) -> Parts:
@@ -132,7 +129,7 @@ def _layer_norm(enter: Any, layer: nn.LayerNorm, input: Tensor) -> Tensor:
 
 def _rms_norm(enter: Any, layer: nn.RMSNorm, input: Tensor) -> Tensor:
     shape = list(layer.normalized_shape)
-    output = functional.rms_norm(input, shape, _copy(layer.weight), layer.eps)
+    output = functional.rms_norm(input, shape, copied(layer.weight), layer.eps)
 
     def parts(g: Tensor, x: Tensor) -> Parts:
         return _of_norm(g, lambda: functional.rms_norm(x, shape, eps=layer.eps), len(shape))
@@ -146,7 +143,7 @@ def _fixed_norm(enter: Any, layer: _NormBase, input: Tensor) -> Tensor:
     layer._check_input_dim(input)
     mean, variance = layer.running_mean, layer.running_var
     output = functional.batch_norm(
-        input, mean, variance, _copy(layer.weight), _copy(layer.bias), eps=layer.eps
+        input, mean, variance, copied(layer.weight), copied(layer.bias), eps=layer.eps
     )
 
     def parts(g: Tensor, x: Tensor) -> Parts:
@@ -175,7 +172,7 @@ def _lstm(enter: Any, layer: nn.LSTM, input: Any, hx: Any = None) -> Any:
         )
         if level:
             x = functional.dropout(x, layer.dropout, layer.training)
-        projected = functional.linear(x, _copy(w_x), sum(biases) if biases else None)
+        projected = linear(x, copied(w_x), sum(biases) if biases else None)
         h, c, hidden = h_0[level], c_0[level], []
         before = [h]
         for step in projected.unbind(0):
@@ -199,7 +196,7 @@ def _lstm(enter: Any, layer: nn.LSTM, input: Any, hx: Any = None) -> Any:
 
 def _prelu(enter: Any, layer: nn.PReLU, input: Tensor) -> Tensor:
     """One slope below zero for all, or one for each channel."""
-    output = functional.prelu(input, _copy(layer.weight))
+    output = functional.prelu(input, copied(layer.weight))
     single = layer.weight.numel() == 1
 
     def parts(g: Tensor, x: Tensor) -> Parts:
