@@ -66,6 +66,76 @@ def cnn(first: int, second: int, hidden: int) -> nn.Module:
     )
 
 
+class VisionTransformer(nn.Module):
+    """Patches of pictures, a class token and learned positions, and encoder layers."""
+
+    def __init__(self, width: int = 128, heads: int = 4, depth: int = 4) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.token = nn.Parameter(torch.zeros(1, 1, width))
+        self.places = nn.Parameter(0.02 * torch.randn(1, 65, width))
+        layer = nn.TransformerEncoderLayer(
+            width, heads, 4 * width, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+        self.out = nn.Linear(width, 10)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        patches = self.patches(pictures).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(patches), -1, -1), patches], 1) + self.places
+        return self.out(self.encoder(x)[:, 0])
+
+
+class Reader(nn.Module):
+    """Words with positions, causal attention, and the next word at every place: by the same table
+    as at the beginning if that is tied."""
+
+    def __init__(self, words: int = 2000, width: int = 128, depth: int = 4) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width), nn.Embedding(64, width)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True)
+            for _ in range(depth)
+        )
+        self.norm, self.out = nn.RMSNorm(width), nn.Linear(width, words, bias=False)
+        self.out.weight = self.words.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        length = tokens.shape[1]
+        x = self.words(tokens) + self.places(torch.arange(length))
+        mask = nn.Transformer.generate_square_subsequent_mask(length)
+        for layer in self.layers:
+            x = layer(x, src_mask=mask, is_causal=True)
+        return self.out(self.norm(x))
+
+
+class Classifier(nn.Module):
+    """Short texts, filled up with a word that no attention sees."""
+
+    def __init__(self, words: int = 5000, width: int = 128, depth: int = 4) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(words, width, 0), nn.Embedding(64, width)
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.norm(self.words(tokens) + self.places(torch.arange(tokens.shape[1])))
+        return self.out(self.encoder(x, src_key_padding_mask=tokens == 0)[:, 0])
+
+
+def attention_alone() -> nn.Module:
+    class Alone(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(128, 4, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(x, x, x, need_weights=False)[0].mean(1)
+
+    return Alone()
+
+
 def every_word(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
@@ -96,6 +166,22 @@ def problems() -> dict[str, Callable[[], Problem]]:
             Words, lambda: Words(DPLSTM), torch.randint(1000, (64, 10)), torch.randint(1000, (64,))
         )
 
+    def pictures() -> Problem:
+        x, y = torch.randn(64, 3, 32, 32), torch.randint(10, (64,))
+        return Problem(VisionTransformer, None, x, y, turns=7)
+
+    def reader() -> Problem:
+        tokens = torch.randint(2000, (32, 64))
+        return Problem(Reader, None, tokens, tokens.roll(1, 1), every_word, turns=7)
+
+    def texts() -> Problem:
+        filled = torch.arange(64) < torch.randint(8, 65, (64, 1))
+        tokens = torch.randint(1, 5000, (64, 64)) * filled
+        return Problem(Classifier, None, tokens, torch.randint(10, (64,)), turns=7)
+
+    def alone() -> Problem:
+        return Problem(attention_alone, None, torch.randn(64, 64, 128), torch.randint(10, (64,)))
+
     def next_word() -> Problem:
         tokens, following = torch.randint(10_000, (2, 64, 10))
         return Problem(NextWord, None, tokens, following, every_word, turns=7)
@@ -118,6 +204,10 @@ def problems() -> dict[str, Callable[[], Problem]]:
         "CNN 32/64, batch 256": own_cnn(32, 64, 512),
         "CNN 16/32, batch 256": own_cnn(16, 32, 128),
         "LSTM 2 x 256, batch 64": lstm,
+        "attention alone, 64 places, batch 64": alone,
+        "vision transformer 4 x 128, batch 64": pictures,
+        "text classifier 4 x 128, padded, batch 64": texts,
+        "language model 4 x 128, tied, batch 32": reader,
         "paper: CNN 1 x 28 x 28, batch 16": paper_cnn(16, 1, 28, 62),
         "paper: CNN 3 x 32 x 32, batch 64": paper_cnn(64, 3, 32, 10),
         "paper: LSTM, every word of 10,000, batch 64": next_word,

@@ -110,9 +110,7 @@ def counted(layer):
 
 
 def transformer(**options):
-    return nn.TransformerEncoderLayer(
-        WIDTH, 2, 6, dropout=0.0, **{"batch_first": True, **options}
-    )
+    return nn.TransformerEncoderLayer(WIDTH, 2, 6, dropout=0.0, **{"batch_first": True, **options})
 
 
 BLOCKS = {

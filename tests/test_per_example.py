@@ -527,7 +527,15 @@ def test_zero_weights_hide_no_layer():
 
 
 @pytest.mark.parametrize(
-    "name", ["cnn", "linear at few positions", "conv at few positions", "u-net", "raw parameter", "in a list"]
+    "name",
+    [
+        "cnn",
+        "linear at few positions",
+        "conv at few positions",
+        "u-net",
+        "raw parameter",
+        "in a list",
+    ],
 )
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e200])
 def test_an_example_that_is_not_finite_counts_as_zero(name, bad):

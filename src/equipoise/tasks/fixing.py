@@ -32,18 +32,21 @@ def fix(model: nn.Module) -> Fixed:
     model that comes out. A batch norm in eval mode learns nothing and stays.
     """
     require(isinstance(model, nn.Module), f"model={type(model).__name__} is not a torch nn.Module")
-    fixed, changes = copy.deepcopy(model), []
-    for name, part in list(fixed.named_modules()):
+    fixed = copy.deepcopy(model)
+    changes: dict[int, tuple[nn.Module, str]] = {}
+    for name, part in list(fixed.named_modules(remove_duplicate=False)):
         other = _other(part) if isinstance(part, _NormBase) and not is_fixed(part) else None
         if other is None:
             continue
-        changes.append(f"layer {name or 'model'}: {part} became {other}")
+        other, _ = changes.setdefault(
+            id(part), (other, f"layer {name or 'model'}: {part} became {other}")
+        )
         if name:
             parent, _, last = name.rpartition(".")
             setattr(fixed.get_submodule(parent), last, other)
         else:
             fixed = other
-    return Fixed(fixed, tuple(changes))
+    return Fixed(fixed, tuple(sentence for _, sentence in changes.values()))
 
 
 def _other(norm: _NormBase) -> nn.Module | None:

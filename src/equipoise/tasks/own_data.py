@@ -115,9 +115,7 @@ class DataSet(NamedTuple):
     trouble: str = ""
 
 
-def read_data_set(
-    data: Any, whose: str, precision: torch.dtype, parts: Parts = ()
-) -> DataSet:
+def read_data_set(data: Any, whose: str, precision: torch.dtype, parts: Parts = ()) -> DataSet:
     """All records of a data set, a pair of arrays, or a function that returns one of these; where
     inputs have several parts, as rows in which these stand side by side."""
     with UserCode() as tried, warnings.catch_warnings(record=True):  # which may hold records, too
@@ -209,9 +207,9 @@ def _row_of(given: Any, parts: Parts) -> Tensor:
     ):
         raise TypeError
     kinds = (part.dtype for part in parts)
-    return rows_of([value.to(kind)[None] for value, kind in zip(values, kinds, strict=True)], parts)[
-        0
-    ]
+    return rows_of(
+        [value.to(kind)[None] for value, kind in zip(values, kinds, strict=True)], parts
+    )[0]
 
 
 def parts_of(data: Any, precision: torch.dtype) -> Parts:

@@ -90,9 +90,7 @@ def _around(number: int, width: int) -> tuple[int, int]:
     return number * width, (2 - number) * width
 
 
-def _parts(
-    weight: str, offset: str, around: tuple[int, int] = (0, 0), packed: bool = False
-) -> Any:
+def _parts(weight: str, offset: str, around: tuple[int, int] = (0, 0), packed: bool = False) -> Any:
     """The uses of a matrix and of what is added; of packed ones some rows are used."""
 
     def parts(g: Tensor, x: Tensor) -> dict[str, Use]:

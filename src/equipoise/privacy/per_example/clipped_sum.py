@@ -106,9 +106,7 @@ def layout_of(module: nn.Module, parameters: dict[str, Tensor], inputs: Tensor) 
     return _layout(module, values, inputs, Layout({}, (), follow=True, constant=constant))
 
 
-def _layout(
-    module: nn.Module, values: dict[str, Tensor], inputs: Tensor, way: Layout
-) -> Layout:
+def _layout(module: nn.Module, values: dict[str, Tensor], inputs: Tensor, way: Layout) -> Layout:
     """How to clip if parameters are followed in this way. The axis of the batch is where output j
     of the module depends on slice j of the layer's output and on no other slice."""
     entries, reached = _reached(module, values, inputs, way)

@@ -121,7 +121,9 @@ class Followed(TorchFunctionMode):
 
         def parts(g: Tensor) -> dict[str, Use]:
             g = g.unsqueeze(1).flatten(1, 1 + max(0, added - 1)).sum(1) if added else g.unsqueeze(1)
-            sums = [axis + 1 for axis, size in enumerate(small) if size == 1 and g.shape[axis + 1] > 1]
+            sums = [
+                axis + 1 for axis, size in enumerate(small) if size == 1 and g.shape[axis + 1] > 1
+            ]
             summed = g.sum(sums, keepdim=True) if sums else g
             return {view.name: Formed(lambda: view.back(summed))}
 

@@ -239,9 +239,7 @@ def _of_matrix_and_tables(matrix: Matrix, tables: Sequence[Table]) -> Share:
     alike = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).double()
     met = g.double().gather(2, tokens.unsqueeze(1).expand(-1, g.shape[1], -1))
     inner = all_pairs(torch.cat([x, h], 1))
-    outer = torch.cat(
-        [torch.cat([all_pairs(g), met], 2), torch.cat([met.mT, alike], 2)], 1
-    )
+    outer = torch.cat([torch.cat([all_pairs(g), met], 2), torch.cat([met.mT, alike], 2)], 1)
 
     def weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
         return matrix.weighted_sum(rows, weights) + sum(
