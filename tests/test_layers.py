@@ -145,7 +145,7 @@ BLOCKS = {
         Net(lambda m, x: m.a(x).mul_(2).add_(x), a=nn.Linear(WIDTH, WIDTH)),
     ),
     "attention, in place": lambda: nn.Sequential(Attended(), nn.Hardtanh(inplace=True)),
-    "prelu": lambda: nn.PReLU(),
+    "prelu": nn.PReLU,
     "lstm": lambda: Net(lambda m, x: m.a(x)[0], a=nn.LSTM(WIDTH, WIDTH, batch_first=True)),
 }
 HEADS = ["linear", "tied", "tied, by hand", "tied, padded"]

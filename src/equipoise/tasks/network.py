@@ -274,7 +274,8 @@ class ModelClients:
     @property
     def _kinds(self) -> list[Kind]:
         """Of all clients' examples: one, unless their types differ."""
-        kinds = (kind_of(*records, self.model.parts) for records in self.data if len(records[0]))
+        kinds = (kind_of(*records) for records in self.data if len(records[0]))
+        kinds = (kind._replace(parts=self.model.parts) for kind in kinds)
         return list(dict.fromkeys(kinds))
 
     def slow_layers(self) -> tuple[str, ...]:

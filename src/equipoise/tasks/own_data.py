@@ -201,15 +201,13 @@ def _side_by_side(columns: Sequence[Column], parts: Parts) -> Column:
 
 def _row_of(given: Any, parts: Parts) -> Tensor:
     """The several inputs of one record, side by side."""
-    values = [_plain(given[part.key]) for part in parts]
-    if not all(
-        _fits(value, part.shape, part.dtype) for value, part in zip(values, parts, strict=True)
-    ):
-        raise TypeError
-    kinds = (part.dtype for part in parts)
-    return rows_of(
-        [value.to(kind)[None] for value, kind in zip(values, kinds, strict=True)], parts
-    )[0]
+    values = []
+    for part in parts:
+        value = _plain(given[part.key])
+        if not _fits(value, part.shape, part.dtype):
+            raise TypeError
+        values.append(value.to(part.dtype).unsqueeze(0))
+    return rows_of(values, parts)[0]
 
 
 def parts_of(data: Any, precision: torch.dtype) -> Parts:
@@ -222,13 +220,14 @@ def parts_of(data: Any, precision: torch.dtype) -> Parts:
         if not is_several(given):
             return ()
         pairs = given.items() if isinstance(given, Mapping) else enumerate(given)
-        if whole:
-            columns = {key: _array(values, precision) for key, values in pairs}
-            firsts = {key: column.values[0] for key, column in columns.items()}
-        else:
-            firsts = {key: _plain(value) for key, value in pairs}
+        firsts = {key: _plain(_first(value, precision) if whole else value) for key, value in pairs}
         return tuple(Part(key, value.shape, value.dtype) for key, value in firsts.items())
     return ()
+
+
+def _first(values: Any, precision: torch.dtype) -> Tensor | None:
+    column = _array(values, precision)
+    return column.values[0] if isinstance(column, Array) else column.rows[0]
 
 
 class Example(NamedTuple):

@@ -80,10 +80,11 @@ def _forward(module: nn.Module, parts: Parts, rows: Tensor) -> Tensor:
     forward = partial(type(module).forward, module)
     if not parts:
         return answers(forward(rows))
-    values = dict(zip((part.key for part in parts), values_of(rows, parts), strict=True))
-    if isinstance(parts[0].key, str):
-        return answers(forward(**values))
-    return answers(forward(*values.values()))
+    values = values_of(rows, parts)
+    if isinstance(parts[0].key, int):
+        return answers(forward(*values))
+    names = (str(part.key) for part in parts)
+    return answers(forward(**dict(zip(names, values, strict=True))))
 
 
 def answers(output: Any) -> Tensor:

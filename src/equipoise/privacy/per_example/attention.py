@@ -102,7 +102,7 @@ def _parts(weight: str, offset: str, around: tuple[int, int] = (0, 0), packed: b
 
 def _heads(layer: nn.MultiheadAttention, projected: Tensor) -> Tensor:
     """[B, L, E], or [L, B, E], as [B, heads, L, width]."""
-    split = projected.unflatten(-1, (layer.num_heads, layer.head_dim))
+    split = projected.view(*projected.shape[:2], layer.num_heads, layer.head_dim)
     return split.permute(*((0, 2, 1, 3) if layer.batch_first else (1, 2, 0, 3)))
 
 

@@ -23,8 +23,8 @@ from equipoise.privacy.per_example.layers import FORWARDS, Parts, is_known
 
 @dataclass(frozen=True)
 class Entry:
-    """One call of a layer, or use of a parameter outside of one. `parts(gradient of the output, *saved)` gives the uses of its
-    parameters, all with the batch on axis 0."""
+    """One call of a layer, or use of a parameter outside of one. `parts(gradient of the output,
+    *saved)` gives the uses of its parameters, all with the batch on axis 0."""
 
     layer: str
     prefix: str  # before the names that the parts have, in the model

@@ -1,4 +1,4 @@
-"""What known layers run on: copies of their parameters, and outputs that are tensors of their own."""
+"""What known layers run on: copies of their parameters, and outputs that are no views."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ def copied(parameter: Tensor | None) -> Any:
     return None if parameter is None else parameter.detach().requires_grad_()
 
 
-def linear(input: Tensor, weight: Tensor, offset: Tensor | None) -> Tensor:
+def linear(input: Tensor, weight: Tensor, offset: Tensor | None = None) -> Tensor:
     """As torch's, but never a view of another tensor. What is done to a view in place goes around
     the node at which its gradient is asked for, and the layer would seem to be used for nothing."""
     output = functional.linear(input, weight, offset)

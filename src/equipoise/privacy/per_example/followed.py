@@ -100,7 +100,7 @@ class Followed(TorchFunctionMode):
 
     def _as_large_as_the_others(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         tensors = [arg for arg in args if isinstance(arg, Tensor)]
-        shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        shape = torch.broadcast_shapes(*(t.shape for t in tensors))  # type: ignore[no-untyped-call]
         return tuple(
             self._copied(self.views[id(arg)], shape) if id(arg) in self.views else arg
             for arg in args
@@ -120,11 +120,12 @@ class Followed(TorchFunctionMode):
         over_batch = len(shape) > 0 and (added > 0 or small[0] == 1)
 
         def parts(g: Tensor) -> dict[str, Use]:
-            g = g.unsqueeze(1).flatten(1, 1 + max(0, added - 1)).sum(1) if added else g.unsqueeze(1)
-            sums = [
-                axis + 1 for axis, size in enumerate(small) if size == 1 and g.shape[axis + 1] > 1
-            ]
-            summed = g.sum(sums, keepdim=True) if sums else g
+            summed = g.unsqueeze(1)  # the batch went from where it had this axis, or an added one
+            if added:
+                summed = summed.flatten(1, added).sum(1)
+            for axis, size in enumerate(small, 1):
+                if size == 1 < summed.shape[axis]:
+                    summed = summed.sum(axis, keepdim=True)
             return {view.name: Formed(lambda: view.back(summed))}
 
         self._enter([view], copy, int(over_batch), (), parts)
@@ -132,22 +133,21 @@ class Followed(TorchFunctionMode):
 
     def _linear(self, input: Tensor, weight: Tensor, offset: Tensor | None = None) -> Tensor:
         views = [None if part is None else self.views.get(id(part)) for part in (weight, offset)]
-        used = [
-            copied(part) if view else part
-            for part, view in zip((weight, offset), views, strict=True)
-        ]
-        output = linear(input, *used)
+        of_weight, of_offset = views
+        output = linear(
+            input, copied(weight) if of_weight else weight, copied(offset) if of_offset else offset
+        )
 
         def parts(g: Tensor, x: Tensor) -> dict[str, Use]:
-            pairs = zip(views, (Matrix(x, g), bias(g)), strict=True)
-            return {view.name: view.use(use) for view, use in pairs if view}
+            uses: tuple[Use, ...] = (Matrix(x, g), bias(g))
+            return {view.name: view.use(use) for view, use in zip(views, uses, strict=True) if view}
 
         self._enter([view for view in views if view], output, output.dim() - 1, (input,), parts)
         return output
 
     def _product(self, input: Tensor, weight: Tensor) -> Tensor:
         view = self.views[id(weight)]
-        output = input @ copied(weight)
+        output: Tensor = input @ copied(weight)
 
         def parts(g: Tensor, x: Tensor) -> dict[str, Use]:
             turned = Matrix(x, g) if _is_turned(view) else view.use(Matrix(g, x))

@@ -140,7 +140,7 @@ def _rms_norm(enter: Any, layer: nn.RMSNorm, input: Tensor) -> Tensor:
 
 def _fixed_norm(enter: Any, layer: _NormBase, input: Tensor) -> Tensor:
     """A batch norm with the statistics that it has."""
-    layer._check_input_dim(input)
+    layer._check_input_dim(input)  # type: ignore[no-untyped-call]
     mean, variance = layer.running_mean, layer.running_var
     output = functional.batch_norm(
         input, mean, variance, copied(layer.weight), copied(layer.bias), eps=layer.eps

@@ -224,8 +224,8 @@ def _joined(matrices: Sequence[Matrix]) -> list[Matrix]:
     """One use, at the positions of all."""
     if not matrices:
         return []
-    sides = zip(*(matrix.positions() for matrix in matrices), strict=True)
-    return [Matrix(*(torch.cat(side, 1) for side in sides))]
+    x, g = zip(*(matrix.positions() for matrix in matrices), strict=True)
+    return [Matrix(torch.cat(x, 1), torch.cat(g, 1))]
 
 
 def _of_matrix_and_tables(matrix: Matrix, tables: Sequence[Table]) -> Share:
