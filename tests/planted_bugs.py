@@ -59,6 +59,8 @@ RECORD_TESTS = [
         "record_runs",
         "weights",
         "per_example",
+        "layers",
+        "architectures",
         "passes",
         "tables",
         "table_files",
@@ -153,7 +155,7 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "one client decides how all are read",
-        "tasks/own.py",
+        "tasks/trying.py",
         "return {i: kind or anybodys for i, kind in working.items()}",
         "return dict.fromkeys(working, anybodys)",
     ),
@@ -915,7 +917,7 @@ BUGS = [  # what is wrong, file, old text, new text
     ),
     (
         "a model that remembers is accepted",
-        "tasks/own.py",
+        "tasks/trying.py",
         "            if remembers:\n",
         "            if False:\n",
     ),
@@ -974,6 +976,74 @@ BUGS = [  # what is wrong, file, old text, new text
         "    ).square()\n",
         "        [torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in some]\n"
         "    ).square() * (gradients.dim() > 1)\n",
+    ),
+    (
+        "one record: the bias of attention's projections is in the sum but not in the norm",
+        "privacy/per_example/attention.py",
+        "offset: bias(wide)}",
+        "offset: type('Unseen', (), {'share': lambda self: (lambda squares, summed: "
+        "(0 * squares, summed))(*bias(wide).share())})()}",
+    ),
+    (
+        "one record: attention looks at what fills up",
+        "privacy/per_example/attention.py",
+        "    if padding is not None:\n",
+        "    if False:\n",
+    ),
+    (
+        "one record: the word that fills up is learnt",
+        "privacy/per_example/shares.py",
+        "        if self.filler is not None:\n",
+        "        if False:\n",
+    ),
+    (
+        "one record: the norm of tied weights is that of each use apart",
+        "privacy/per_example/shares.py",
+        "    met = g.double().gather(",
+        "    met = 0 * g.double().gather(",
+    ),
+    (
+        "one record: a word that stands twice in a text counts once in the norm of tied weights",
+        "privacy/per_example/shares.py",
+        "    alike = (tokens.unsqueeze(2) == tokens.unsqueeze(1)).double()",
+        "    alike = torch.eye(tokens.shape[1], dtype=torch.float64).expand(len(tokens), -1, -1)",
+    ),
+    (
+        "one record: of a weight that is used twice one use is not in the norm",
+        "privacy/per_example/shares.py",
+        "    if len(matrices) == len(uses):\n        return joined[0].share()",
+        "    if len(matrices) == len(uses):\n"
+        "        return matrices[0].share()[0], joined[0].weighted_sum",
+    ),
+    (
+        "one record: what is done in place hides a layer",
+        "privacy/per_example/copies.py",
+        "    if not output._is_view():\n",
+        "    if True:\n",
+    ),
+    (
+        "one record: a parameter that meets all places counts at the first",
+        "privacy/per_example/followed.py",
+        "summed = summed.flatten(1, added).sum(1)",
+        "summed = summed.flatten(1, added)[:, 0]",
+    ),
+    (
+        "one record: batch norm is accepted",
+        "tasks/flat_model.py",
+        "if isinstance(part, _NormBase) and not is_fixed(part):",
+        "if False:",
+    ),
+    (
+        "one record: a batch norm that was fixed counts again",
+        "tasks/flat_model.py",
+        "        for norm in self._fixed:\n",
+        "        for norm in ():\n",
+    ),
+    (
+        "one record: a buffer that learns is accepted",
+        "tasks/trying.py",
+        "            if changed is not None:\n",
+        "            if False:\n",
     ),
     (
         "a zero keeps its sign",

@@ -3,11 +3,10 @@
 import runpy
 import sys
 import traceback
-import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from equipoise.errors import DataError, EquipoiseError, InvalidValue, UnsafeModel, UserCode, require
+from equipoise.errors import DataError, EquipoiseError, UserCode, require
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.made_up import Kind, kind_of
 from equipoise.tasks.network import PerExample, Records, measure, model_task
@@ -25,7 +24,6 @@ from equipoise.tasks.own_data import (
     Array,
     DataSet,
     Examples,
-    check_arrays,
     fitted_clients,
     kind_is_of_records,
     kinds_of_example,
@@ -38,6 +36,7 @@ from equipoise.tasks.own_data import (
 from equipoise.tasks.persons import numbered
 from equipoise.tasks.several import Parts
 from equipoise.tasks.task import Takes, Task, TaskOptions, TaskSpec, fingerprint, with_owners
+from equipoise.tasks.trying import kinds_that_work, with_logits
 
 LEARNING_RATE = 0.01
 ITERATIONS = 100
@@ -127,8 +126,8 @@ def own_task(
         read = read_clients(clients, only, flat.dtype, parts)
     if not parts:
         of_clients = (possible_kinds(data, flat.dtype) for data in read.values())
-        flat = _with_logits(flat, declared or chain(*of_clients))
-    kinds = _kinds_that_work(flat, loss, read, declared)
+        flat = with_logits(flat, declared or chain(*of_clients))
+    kinds = kinds_that_work(flat, loss, read, declared)
     data = fitted_clients(read, kinds, len(clients))
     if only != "nobody" and all(examples.unreadable.all() for examples in data):
         raise no_kind(read)
@@ -171,16 +170,6 @@ def _parts_of_public(flat: FlatModel, *public: Any) -> Parts:
     """The several inputs of a record, as the first public data set has them."""
     given = [data for data in public if data is not None][:1]
     return parts_of(given[0], flat.dtype) if given else ()
-
-
-def _with_logits(flat: FlatModel, kinds: Iterable[Kind]) -> FlatModel:
-    """The same model; if its output is no tensor, with the logits of that as its output."""
-    for kind in kinds:
-        with UserCode() as tried, warnings.catch_warnings(record=True), torch.no_grad():
-            outputs: Any = flat(flat.initial(), kind.examples()[0])
-        if not tried.kind:
-            return flat if isinstance(outputs, Tensor) else FlatModel(flat.module, ())
-    return flat
 
 
 def _no_records(declared: Sequence[Kind]) -> DataSet:
@@ -228,39 +217,6 @@ def _taken_as_public(test: Any, pool: Any, of_records: bool) -> tuple[str, ...]:
     )
 
 
-def _kinds_that_work(
-    model: FlatModel,
-    loss: Callable[[Tensor, Tensor], Tensor],
-    clients: dict[int, DataSet],
-    declared: Sequence[Kind],
-) -> dict[int, Kind]:
-    """For each client the first kind of examples on which model and loss work: of those declared,
-    or else of its own, so that no client decides how another is read. Where there is none, that of
-    the first client with one, which its records will not fit."""
-    check_arrays(clients, declared)
-    possible = {i: declared or possible_kinds(data, model.dtype) for i, data in clients.items()}
-    refusal = cache(partial(_refusal, model, loss))
-    working = {
-        i: next((kind for kind in kinds if not refusal(kind)), None)
-        for i, kinds in possible.items()
-    }
-    anybodys = next(filter(None, working.values()), None)
-    if anybodys is None:
-        raise next(map(refusal, chain(*possible.values())), None) or no_kind(clients)
-    return {i: kind or anybodys for i, kind in working.items()}
-
-
-def _refusal(
-    model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], kind: Kind
-) -> InvalidValue | None:
-    """Why model and loss do not work on examples of this kind, if they do not."""
-    try:
-        _check_examples(model, loss, kind)
-    except InvalidValue as refusal:
-        return refusal
-    return None
-
-
 def constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor]) -> float | None:
     """The error of the best constant class on the public records; None where targets are not
     classes."""
@@ -283,87 +239,6 @@ def _fingerprint(
     sets = [*(examples.parts for examples in private), *filter(None, public)]
     tensors = chain(model.buffers(), *sets)
     return fingerprint([model.initial().numpy(), *(part.numpy() for part in tensors)])
-
-
-def _check_examples(model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], kind: Kind) -> None:
-    """Refuse a model or loss that fails or remembers, and a loss that is not a mean, on made-up
-    examples: no private value decides."""
-    for x in model.somewhere():
-        with UserCode(EquipoiseError) as tried:
-            with warnings.catch_warnings(record=True):  # strange examples may well cause some
-                changed = model.changed_buffer(x, loss, kind.examples(), kind.intruders())
-                remembers = model.remembers(x, loss, kind.examples(), kind.intruders())
-            if changed is not None:
-                raise UnsafeModel(
-                    f"buffer {changed} changes when the model runs: what it learns would leave a "
-                    "client without clip and noise; make it a parameter, or compute it in __init__ "
-                    "if it is constant"
-                )
-            if remembers:
-                raise UnsafeModel(
-                    "the model or the loss remembers earlier inputs, or changes a parameter "
-                    "itself: that would carry data from one record or client to the next"
-                )
-            require(
-                not model.creates_parameters(x, kind.examples()[0]),
-                "the model creates parameters when it runs, which would never be trained: create "
-                "all of them in __init__",
-            )
-            require(
-                not model.checkpoints_reentrantly(x, kind.examples()[0]),
-                "the model uses activation checkpointing with use_reentrant=True, which loses the "
-                "gradients of what it computes again: pass use_reentrant=False",
-            )
-            with warnings.catch_warnings(record=True) as warned:
-                warnings.simplefilter("always")  # whatever filters the user has set
-                losses = _losses(model, loss, x, *kind.examples())
-        if tried.kind:
-            raise InvalidValue(
-                f"the model and loss fail on examples shaped like the clients', {_shapes(kind)}: "
-                f"{tried.kind_and_place}"
-            )
-        for warning in warned:
-            raise InvalidValue(
-                f"the model and loss warn on examples shaped like the clients', {_shapes(kind)}: "
-                f"{warning.category.__name__} at {Path(warning.filename).name}, line "
-                f"{warning.lineno}"
-            )
-        _check_mean(*losses)
-
-
-def _losses(
-    model: FlatModel, loss: Callable[[Tensor, Tensor], Tensor], x: Tensor, *batch: Tensor
-) -> tuple[Tensor, list[Tensor]]:
-    """The loss of all examples together, and of each; refused if it is not one number. It must
-    have a gradient."""
-    inputs, targets = batch
-    with torch.no_grad():
-        outputs = model(x, inputs)
-        whole = loss(outputs, targets)
-        parts = [loss(outputs[j : j + 1], targets[j : j + 1]) for j in range(len(inputs))]
-    require(
-        whole.dim() == 0,
-        "the loss must be a mean over examples (reduction='mean'): it is not one number",
-    )
-    model.gradient(x, loss, inputs, targets, 0)
-    return whole, parts
-
-
-def _check_mean(whole: Tensor, parts: list[Tensor]) -> None:
-    mean = torch.stack(parts).mean()
-    require(
-        bool(torch.isclose(whole, mean, rtol=1e-3, atol=1e-6)),
-        f"the loss of 4 examples is {whole.item():.6g}, the mean of their single losses "
-        f"{mean.item():.6g}: "
-        "the loss must be a mean over examples (reduction='mean', no class weights)",
-    )
-
-
-def _shapes(kind: Kind) -> str:
-    """What examples of this kind look like."""
-    pairs = (kind.shape, kind.dtype), (kind.target_shape, kind.target_dtype)
-    inputs, targets = (f"{[*shape]} {str(dtype).removeprefix('torch.')}" for shape, dtype in pairs)
-    return f"inputs {inputs} and targets {targets}"
 
 
 def _check_metric(model: FlatModel, loss: Any, metric: Any, records: Records) -> None:

@@ -86,11 +86,11 @@ class Followed(TorchFunctionMode):
     def looked_up(self, table: nn.Module, numbers: Tensor) -> Tensor:
         """What a table has under numbers that are the same for all examples (those of positions,
         say): a view of the table."""
-        found: Tensor = type(table).forward(table, numbers)
+        rows: Tensor = type(table).forward(table, numbers)
         view = self.views.get(id(table.weight))
         if view is not None:
-            self.views[id(found)] = view._replace(shown=found)
-        return found
+            self.views[id(rows)] = view._replace(shown=rows)
+        return rows
 
     def _alone(self, view: View, result: Any) -> Any:
         """A function of what is shown and of no other tensor."""
