@@ -731,8 +731,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "one record: what cannot be read is no record",
         "tasks/own_data.py",
-        "    examples = [_example(data, j) for j in range(len(data))]\n",
-        "    examples = [_example(data, j) for j in range(len(data))]\n"
+        "    examples = [_example(data, j, parts) for j in range(len(data))]\n",
+        "    examples = [_example(data, j, parts) for j in range(len(data))]\n"
         "    examples = [example for example in examples if not example.trouble]\n",
     ),
     (
