@@ -184,6 +184,14 @@ def problems() -> dict[str, Callable[[], Problem]]:
     def alone() -> Problem:
         return Problem(attention_alone, None, torch.randn(64, 64, 128), torch.randint(10, (64,)))
 
+    def small() -> Problem:
+        def build() -> nn.Module:
+            layer = nn.TransformerEncoderLayer(32, 2, 64, 0.0, batch_first=True)
+            encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            return nn.Sequential(encoder, nn.Flatten(), nn.Linear(16 * 32, 10))
+
+        return Problem(build, None, torch.randn(64, 16, 32), torch.randint(10, (64,)))
+
     def next_word() -> Problem:
         tokens, following = torch.randint(10_000, (2, 64, 10))
         return Problem(NextWord, None, tokens, following, every_word, turns=7, large=True)
@@ -209,6 +217,7 @@ def problems() -> dict[str, Callable[[], Problem]]:
         "CNN 16/32, batch 256": own_cnn(16, 32, 128),
         "LSTM 2 x 256, batch 64": lstm,
         "attention alone, 64 places, batch 64": alone,
+        "encoder layers 2 x 32, 16 places, batch 64": small,
         "vision transformer 4 x 128, batch 64": pictures,
         "text classifier 4 x 128, padded, batch 64": texts,
         "language model 4 x 128, tied, batch 32": reader,

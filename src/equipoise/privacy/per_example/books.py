@@ -7,7 +7,7 @@ norm for each example and the clipped sum over examples, without a gradient of e
 by `run_with_books`; each kind of layer then has a forward of its own (`layers.py`).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +33,7 @@ class Entry:
     saved: tuple[Tensor, ...]
     versions: tuple[int, ...]
     kept: int  # how many numbers: the saved ones, and as many as the output has for its gradient
-    own: tuple[Tensor, ...]  # the layer's parameters
+    own: Callable[[], Iterable[Tensor]]  # the parameters that the call may use
     parts: Callable[..., Parts]
 
     def uses(self, gradient: Tensor, axis: int) -> Parts:
@@ -49,7 +49,7 @@ class Entry:
 def entry_of(
     layer: str,
     prefix: str,
-    own: tuple[Tensor, ...],
+    own: Callable[[], Iterable[Tensor]],
     output: Tensor,
     axes: range,
     saved: tuple[Tensor, ...],
@@ -80,7 +80,7 @@ def run_with_books(
     entries: list[Entry] = []
 
     def enter_use(name: str, own: tuple[Tensor, ...], *entry: Any) -> None:
-        entries.append(entry_of(name, "", own, *entry))
+        entries.append(entry_of(name, "", lambda: own, *entry))
 
     followed = Followed(follow or {}, enter_use)
 
@@ -89,10 +89,9 @@ def run_with_books(
             return type(layer).forward(layer, *args, **kwargs)
         if name in constant:
             return followed.looked_up(layer, *args)
-        own = tuple(layer.parameters())
 
         def enter(*entry: Any) -> None:
-            entries.append(entry_of(name, f"{name}." if name else "", own, *entry))
+            entries.append(entry_of(name, f"{name}." if name else "", layer.parameters, *entry))
 
         return FORWARDS[type(layer)](enter, layer, *args, **kwargs)
 

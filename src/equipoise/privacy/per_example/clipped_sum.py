@@ -207,7 +207,7 @@ def _numbers(entry: Entry, examples: int) -> int:
     """How many numbers an entry keeps for one example: its books, and the gradients of its
     parameters but those that are so much larger that they are never formed."""
     kept = entry.kept // examples
-    own = entry.own
+    own = entry.own()
     return kept + sum(p.numel() for p in own if p.numel() <= 2 * kept * p.shape[2:].numel())
 
 

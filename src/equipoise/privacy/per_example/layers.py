@@ -36,11 +36,11 @@ Parts = dict[str, Use]
 
 def is_known(layer: nn.Module) -> bool:
     """Whether the layer has something to train, and is of a kind that keeps books."""
-    own = dict(layer.named_parameters(recurse=False))
-    if not any(parameter.requires_grad for parameter in layer.parameters()):
-        return False
     if type(layer) not in FORWARDS or "forward" in vars(layer):
         return False
+    if not any(parameter.requires_grad for parameter in layer.parameters()):
+        return False
+    own = dict(layer.named_parameters(recurse=False))
     if isinstance(layer, nn.Embedding):
         return layer.max_norm is None and not layer.scale_grad_by_freq and set(own) <= {"weight"}
     if isinstance(layer, nn.LSTM):
