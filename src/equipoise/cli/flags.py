@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, create_model
 
 from equipoise.algorithms.algorithm import Option
 from equipoise.algorithms.catalogue import algorithm_options
-from equipoise.settings import LEARNING
+from equipoise.fields import LEARNING
 
 HEADINGS = (
     "What is planned",
