@@ -54,7 +54,7 @@ ALLOWED = {
         "planning.plan",
     },
     "federation": {*CORE, "engine", "federation", "origin", "refusals", "training"},
-    "auditing": {*CORE, "auditing", "engine", "training"},
+    "auditing": {*CORE, "auditing", "engine", "steps", "training"},
     "estimate": {*CORE, "charging", "engine", "training", "describe"},
     "measuring": {"tasks.task"},
     "prediction": {"result", "tasks"},
@@ -99,7 +99,7 @@ ALLOWED = {
         "result",
         "saved",
     }
-    | {"settings", "sweeps", "tasks", "training", "algorithms"},
+    | {"settings", "steps", "sweeps", "tasks", "training", "algorithms"},
     "cli.silo": {"charging", "federation", "privacy.ledger"},
     "cli.federation": {"federation"},
     "cli.guarantee": {"privacy.statement", "stating"},

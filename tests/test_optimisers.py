@@ -11,6 +11,7 @@ import torch
 import equipoise
 import paper
 from equipoise.algorithms import ALGORITHMS, Algorithm, Hyper
+from equipoise.algorithms.algorithm import AlgorithmSpec, no_memory
 from equipoise.algorithms.optimisers.catalogue import (
     OPTIMISER_OPTIONS,
     OPTIMISERS,
@@ -224,6 +225,17 @@ def test_no_choice_costs_privacy(where, chosen):
     assert other_words == {"repeat"}, "but the command that repeats the run"
 
 
+@pytest.mark.parametrize("where", [{}, RECORD])
+def test_an_audit_makes_the_steps_that_are_audited(where):
+    """What is found is what a perfect attack finds: no more than is claimed, and half of it."""
+    given = {k: v for k, v in RUN.items() if k != "simulate_noise_seed"}
+    chosen = {"local_optimiser": "adam", "local_beta": 0.5, "eta": 0.05, "eta_schedule": "linear"}
+    chosen |= {"server_optimiser": "momentum", "gamma": 0.5}
+    audit = equipoise.audit(**given, **where, **chosen, runs=2000)
+    assert chosen.items() <= {**audit.settings, **audit.settings["options"]}.items()
+    assert 0.5 * audit.claim < audit.epsilon <= audit.claim
+
+
 @pytest.mark.parametrize("chosen", CHOICES)
 def test_stacked_runs_are_those_by_themselves(chosen):
     columns = [
@@ -354,12 +366,21 @@ def test_an_algorithm_takes_the_steps_that_it_names_and_no_others(name, chosen):
     if not spec.protects("client") and spec.private:
         where = RECORD
     asked = [key for key in Steps.model_fields if key in chosen]
-    if all(key in spec.chosen_steps for key in asked):
+    if all(key in spec.step_settings for key in asked):
         trained = equipoise.train(settings_of(**{**where, **chosen, "algorithm": name}))
         assert np.isfinite(trained.x).all()
     else:
         with pytest.raises(InvalidValue, match=f"with algorithm={name}: .*leave it out"):
             settings_of(**{**where, **chosen, "algorithm": name})
+
+
+def test_an_algorithm_that_nobody_has_seen_takes_none(monkeypatch):
+    spec = AlgorithmSpec("dp-unseen", "", ALGORITHMS["dp-fedavg"].make, no_memory)
+    monkeypatch.setitem(ALGORITHMS, "dp-unseen", spec)
+    settings_of(algorithm="dp-unseen")
+    for chosen in CHOICES:
+        with pytest.raises(InvalidValue, match="with algorithm=dp-unseen: its steps are its own"):
+            settings_of(algorithm="dp-unseen", **chosen)
 
 
 @pytest.mark.parametrize("noise_in", ["message", "hidden-gradient"])

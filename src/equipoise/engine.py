@@ -240,7 +240,8 @@ def can_be_stacked(task: Task, run: Run) -> bool:
 
 def first_steps_of(run: Run) -> tuple[Any, ...] | None:
     """What runs have in common whose plain local steps are the same until they communicate; None
-    where noise is in the gradients."""
+    where noise is in the gradients. A schedule of eta begins with all of it, and what a local
+    optimiser makes of gradients are no plain steps, which alone are kept."""
     if not run.mechanism.noises_message:
         return None
     return (run.task, TaskOptions.of(run), run.eta, run.warm_start)

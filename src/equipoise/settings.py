@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_options, algorithm_spec
+from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec, known_options
 from equipoise.errors import InvalidValue, require
 from equipoise.facts import EQUAL, Facts, check_weights, default_weights
 from equipoise.fields import (
@@ -182,7 +182,7 @@ class Common(BaseModel):
             require("clip" not in values, SAME_CLIP)
             values["clip"] = values.pop("clip_norm")
         options = dict(values.pop("options", None) or {})
-        for name, option in algorithm_options().items():
+        for name, option in known_options().items():
             value = values.pop(name, None)
             if value is not None:
                 options[name] = option.read(value)

@@ -193,10 +193,10 @@ class AlgorithmSpec:
     units         what it can protect: nothing, if it is not private; where it protects a record, it
                   protects a person
     why           why no other unit, and what to do instead
-    chosen_steps  the settings of its steps that a user may choose: how large those of a round are
+    step_settings  which settings of its steps leave it what it is: how large those of a round are
                   (`eta_schedule`), what makes them of gradients (`local_optimiser`), and what makes
                   the server's of mean releases (`server_optimiser`)
-    why_its_steps why no others, and what to do instead
+    why_its_steps  why no others, and what to do instead
     variate       whether clients have a control variate h, as that of DP-ScaffNew
     paper         what the paper calls it, if it is the paper's
     stack         with which others it can be trained in one computation
@@ -214,7 +214,7 @@ class AlgorithmSpec:
     check: Callable[[Any], None] = lambda settings: None
     units: "tuple[Unit, ...]" = ("client", "record")
     why: str = ""
-    chosen_steps: tuple[str, ...] = ()
+    step_settings: tuple[str, ...] = ()
     why_its_steps: str = "its steps are its own: leave it out"
     variate: bool = False
     paper: str | None = None
@@ -246,7 +246,7 @@ class AlgorithmSpec:
             )
         for name, value in settings.chosen_steps.items():
             require(
-                name in self.chosen_steps,
+                name in self.step_settings,
                 f"{name}={value} with algorithm={self.name}: {self.why_its_steps}",
             )
         self.check(settings)

@@ -46,8 +46,10 @@ def algorithm_spec(name: str) -> AlgorithmSpec:
 
 
 def algorithm_options() -> dict[str, Option]:
+    """The settings that only some algorithms understand, of all algorithms."""
+    return {name: option for spec in ALGORITHMS.values() for name, option in spec.options.items()}
+
+
+def known_options() -> dict[str, Option]:
     """The settings that only some algorithms or optimisers understand, of all of them."""
-    return {
-        **{name: option for spec in ALGORITHMS.values() for name, option in spec.options.items()},
-        **OPTIMISER_OPTIONS,
-    }
+    return {**algorithm_options(), **OPTIMISER_OPTIONS}

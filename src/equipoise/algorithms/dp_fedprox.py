@@ -93,7 +93,7 @@ SPEC = AlgorithmSpec(
     make,
     no_memory,
     gradient_steps=True,
-    chosen_steps=("eta_schedule", "server_optimiser"),
+    step_settings=("eta_schedule", "server_optimiser"),
     why_its_steps="its proximal term is no part of the gradients that an optimiser would see: "
     "leave it out, or use dp-fedavg",
     options={"prox": PROX, "sends": SENDS},

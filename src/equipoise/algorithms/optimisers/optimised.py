@@ -77,10 +77,10 @@ def with_server(algorithm: Algorithm, optimiser: Optimiser) -> Algorithm:
         return _joined(algorithm.begin(x), optimiser.begin(x))
 
     def told(known: "Tensor") -> "Tensor":
-        return known[..., : known.shape[-1] // (1 + optimiser.vectors)]
+        return known.chunk(1 + optimiser.vectors, -1)[0]
 
     def server(known: "Tensor", mean: "Tensor", gamma: Any) -> "Tensor":
-        x, *memory = known.split(mean.shape[-1], -1)
+        x, *memory = known.chunk(1 + optimiser.vectors, -1)
         step, after = optimiser.step(tuple(memory), mean)
         return _joined(algorithm.server(x, step, gamma), after)
 
