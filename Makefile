@@ -9,7 +9,7 @@ DOCS := .[docs,record,report]
 .PHONY: run federation docs test lint release-check planted-bugs mutants crash-test test-federation crash-federation ledger-test ray-test \
 	reproduction reproduction-all install install-docs install-federation install-dev clean help \
 	bench bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search bench-noise bench-algorithms \
-	bench-federation bench-audit bench-persons bench-hospitals
+	bench-federation bench-audit bench-persons bench-hospitals bench-optimisers
 
 run: install  ## the main job: plan, sweep and report on embedded data (under a minute); writes the folder study
 	@echo "== running examples/study.py"
@@ -81,6 +81,9 @@ bench-stacking: install-dev  ## what training runs together gains
 
 bench-algorithms: install-dev  ## every algorithm planned and trained, on ten problems (resumable, about an hour)
 	$(BIN)/python benchmarks/algorithms.py
+
+bench-optimisers: install-dev  ## momentum, Adam and falling step sizes beside plain steps (resumable, a quarter of an hour; needs data)
+	$(BIN)/python benchmarks/optimisers.py
 
 bench-noise: install-dev  ## what secret, exactly sampled noise costs a number (seconds)
 	$(BIN)/python benchmarks/noise.py

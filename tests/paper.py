@@ -86,6 +86,85 @@ def dp_fedprox(x0, T, tau, eta, mu, C, noise, g, N):
     return w
 
 
+def fedavgm(x0, T, tau, eta, eta_s, beta, C, noise, g, N):
+    """FedAvgM (Hsu et al. 2019, Section 4.3) with the messages of Algorithm 1 above, a server's
+    learning rate, and clients of equal size."""
+    w, v = x0, np.zeros_like(x0)
+    for t in range(T):
+        Delta_w = 0
+        for k in range(N):
+            w_k = w
+            for j in range(tau):
+                w_k = w_k - eta * g(k, w_k, t * tau + j)
+            Delta_w = Delta_w - (clip(w_k - w, C) + noise[t][k]) / N  # sum_k n_k/n Delta w_k
+        v = beta * v + Delta_w  # v <- beta v + Delta w
+        w = w - eta_s * v  # w <- w - v
+    return w
+
+
+def fedadam(x0, T, K, eta_l, eta, beta_1, beta_2, tau, C, noise, g, N):
+    """FedAdam (Reddi et al. 2021, Algorithm 2) with S = all clients, v_{-1} = tau^2, and messages
+    clipped and noised as in Algorithm 1 above."""
+    x, m, v = x0, np.zeros_like(x0), tau**2 * np.ones_like(x0)  #                1
+    for t in range(T):  #                                                        2
+        Delta = []
+        for i in range(N):  #                                                    5
+            x_i = x  #                                                           4
+            for k in range(K):  #                                                6
+                x_i = x_i - eta_l * g(i, x_i, t * K + k)  #                    7-8
+            Delta.append(clip(x_i - x, C) + noise[t][i])  #                      9
+        Delta_t = sum(Delta) / N  #                                             10
+        m = beta_1 * m + (1 - beta_1) * Delta_t  #                              11
+        v = beta_2 * v + (1 - beta_2) * Delta_t**2  #                           14
+        x = x + eta * m / (np.sqrt(v) + tau)  #                                 15
+    return x
+
+
+def dp_fedavg_by_steps(x0, T, tau, etas, rule, C, noise, g, N):
+    """Algorithm 1 with another eta in every round and other local steps, which begin anew in it:
+    `rule(gradients, x, eta)` is where x gets by the newest of the round's gradients."""
+    x = x0
+    for t in range(T):
+        Delta = []
+        for i in range(N):
+            x_i, seen = x, []
+            for j in range(tau):
+                seen.append(g(i, x_i, t * tau + j))
+                x_i = rule(seen, x_i, etas[t])
+            Delta.append(clip(x_i - x, C) + noise[t][i])
+        x = x + sum(Delta) / N
+    return x
+
+
+def plain_step(gradients, theta, eta):
+    return theta - eta * gradients[-1]
+
+
+def momentum_step(mu):
+    """Sutskever et al. 2013, equations 1 and 2, from v_0 = 0."""
+
+    def step(gradients, theta, epsilon):
+        v = np.zeros_like(theta)
+        for gradient in gradients:
+            v = mu * v - epsilon * gradient  #                                  (1)
+        return theta + v  #                                                     (2)
+
+    return step
+
+
+def adam_step(beta_1, beta_2, tau):
+    """The server's formulas of Reddi et al. 2021, Algorithm 2, with a gradient for -Delta."""
+
+    def step(gradients, x, eta):
+        m, v = np.zeros_like(x), tau**2 * np.ones_like(x)
+        for gradient in gradients:
+            m = beta_1 * m + (1 - beta_1) * gradient
+            v = beta_2 * v + (1 - beta_2) * gradient**2
+        return x - eta * m / (np.sqrt(v) + tau)
+
+    return step
+
+
 def fedavg(x0, rounds, E, eta, gradient, K):
     """FederatedAveraging (McMahan et al. 2017, Algorithm 1) with C = 1, E steps of full batches,
     and clients of equal size."""

@@ -28,6 +28,7 @@ TESTS = [
         "weights",
         "algorithms",
         "other_algorithms",
+        "optimisers",
         "training",
         "survival",
         "tables",
@@ -54,6 +55,7 @@ RECORD_TESTS = [
     f"tests/test_{name}.py"
     for name in (
         "new_algorithm",
+        "optimisers",
         "own_data",
         "libsvm",
         "record_runs",
@@ -146,6 +148,24 @@ BUGS = [  # what is wrong, file, old text, new text
         "algorithms/dp_fedprox.py",
         'settings.options.get("sends") != "model" or settings.mechanism.clips_message',
         "True",
+    ),
+    (
+        "one record: local momentum passes for plain gradient steps",
+        "steps.py",
+        'if name != "server_optimiser"',
+        'if name == "eta_schedule"',
+    ),
+    (
+        "one record: steps that fall pass for steps of one size",
+        "steps.py",
+        'if name != "server_optimiser"',
+        'if name == "local_optimiser"',
+    ),
+    (
+        "one record: an optimiser hears gradients without their noise",
+        "algorithms/optimisers/optimised.py",
+        "gradient(x_i, t))",
+        'getattr(getattr(gradient, "clients", None), "gradient", gradient)(x_i, t))',
     ),
     (
         "algorithm: NbAFL's noise counts as the noise of its label",

@@ -81,6 +81,9 @@ def test_every_algorithm_protects_a_record_the_same(tmp_path, monkeypatch, name)
         {"warm_start": True, "public_records": 60, "returns": "average"},
         {"neighbours": "zero-out", "batch": 5, "seed": 3},
         {"task": "quadratic", "clients": 4, "trust": "secure-aggregation", "colluding": 2},
+        {"server_optimiser": "momentum", "server_beta": 0.5, "eta_schedule": "linear"},
+        {"server_optimiser": "adam", "gamma": 0.05, "trust": "secure-aggregation"},
+        {"unit": "record", "local_optimiser": "adam", "eta": 0.05, "batch": 20},
     ],
 )
 def test_other_settings_are_the_same(tmp_path, monkeypatch, changes):
@@ -717,8 +720,9 @@ def test_with_clips_of_nearly_nothing_two_silos_send_the_same(
     assert len({*sent[0]}) == 4
 
 
-def test_an_answer_is_as_long_as_the_model_and_nothing_else(tmp_path):
-    agreement = proposed(**CANCER)
+@pytest.mark.parametrize("chosen", [{}, {"server_optimiser": "adam", "gamma": 0.1}])
+def test_an_answer_is_as_long_as_the_model_and_nothing_else(tmp_path, chosen):
+    agreement = proposed(**CANCER, **chosen)
     parties = Parties(agreement, tmp_path)
     parties.train()
     head = len(answer(agreement.digest, 1, np.empty(0, np.uint32)))

@@ -149,6 +149,9 @@ VARIANTS = {
     "average": {**SEEDED, "returns": "average", "schedule": "coin", "p": 0.7, "batch": 7},
     "feedback": {**SEEDED, "algorithm": "clip21-sgd2m"},
     "records": {**SEEDED, "algorithm": "dp-scaffold", "unit": "record", "sampling_rate": 0.3},
+    "momentum": {**SEEDED, "server_optimiser": "momentum", "gamma": 0.3, "eta_schedule": "cosine"},
+    "adam": {**SEEDED, "server_optimiser": "adam", "gamma": 0.05, "returns": "average"},
+    "local momentum": {**SEEDED, "local_optimiser": "momentum", "local_steps": 2, "unit": "record"},
     "hidden": {**SEEDED, "unit": "record", "noise_in": "hidden-gradient", "local_steps": 2},
     "diagnosed": {**SEEDED, "diagnostics": True, "iterations": 24, "algorithm": "dp-scaffnew"},
 }

@@ -4,7 +4,7 @@ import os
 import tomllib
 from typing import Any
 
-from equipoise.algorithms.catalogue import algorithm_options
+from equipoise.algorithms.catalogue import known_options
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.refusals import unknown_setting
 from equipoise.settings import LISTS, SAME_CLIP, Settings
@@ -20,7 +20,7 @@ def read_config(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidValue(f"config={place}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{place} is not TOML: {error}") from None
-    known = {*Settings.model_fields, *algorithm_options(), "clip_norm", "name"} - {"options"}
+    known = {*Settings.model_fields, *known_options(), "clip_norm", "name"} - {"options"}
     for name, value in document.items():
         if name not in known:
             raise InvalidValue(f"{place}: {unknown_setting(name, Settings)}")

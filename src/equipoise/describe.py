@@ -115,7 +115,7 @@ def headline(result: Result) -> str:
     if run.local_steps:
         pace = number_of(run.local_steps, "local step")
     return (
-        f"{run.task}, {run.algorithm}{_options(run.options)}: "
+        f"{run.task}, {run.algorithm}{_options({**run.chosen_steps, **run.options})}: "
         f"{number_of(result.rounds, 'round')} of {pace}, {number_of(run.clients, 'client')}, "
         f"d = {result.dimension}, eta = {run.eta:.4g}"
     )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient, Hyper, algorithm_spec
 from equipoise.algorithms.algorithm import FirstSteps
+from equipoise.algorithms.optimisers.optimised import optimised
 from equipoise.algorithms.schedule import Schedule
 from equipoise.errors import InvalidValue, require
 from equipoise.facts import EQUAL, Weights
@@ -155,7 +156,7 @@ def single_fleet(
 
 
 def algorithm_of(run: Run) -> Algorithm:
-    return algorithm_spec(run.algorithm).make(hyper_of(run))
+    return optimised(algorithm_spec(run.algorithm).make, hyper_of(run), run)
 
 
 def hyper_of(run: Run) -> Hyper:
@@ -239,7 +240,8 @@ def can_be_stacked(task: Task, run: Run) -> bool:
 
 def first_steps_of(run: Run) -> tuple[Any, ...] | None:
     """What runs have in common whose plain local steps are the same until they communicate; None
-    where noise is in the gradients."""
+    where noise is in the gradients. A schedule of eta begins with all of it, and what a local
+    optimiser makes of gradients are no plain steps, which alone are kept."""
     if not run.mechanism.noises_message:
         return None
     return (run.task, TaskOptions.of(run), run.eta, run.warm_start)
@@ -275,7 +277,7 @@ def _stacked_algorithm(runs: Rows) -> Algorithm:
     if run.mechanism.clips_message:
         hyper = hyper._replace(clip=_clips(runs))
     if len({run.algorithm for row in runs for run in row}) == 1:
-        return spec.make(hyper)
+        return optimised(spec.make, hyper, run)
     stacks = [[algorithm_spec(run.algorithm).stack for run in row] for row in runs]
     values = [[stack.own for stack in row if stack] for row in stacks]
     assert spec.stack, "algorithms of one group have a stack"

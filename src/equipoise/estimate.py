@@ -96,7 +96,7 @@ def _seconds(ready: Prepared) -> float:
     """Of all rounds: what one takes besides its local steps, and a step, both measured."""
     task, run, schedule = ready.task, ready.run, ready.schedule
     fleet, x = single_fleet(task, run, ready.account, ready.noise)
-    known, steps = fleet.algorithm.begin(x), sum(schedule)
+    known, steps = fleet.algorithm.first_broadcast(x), sum(schedule)
 
     def exchange(local_steps: int) -> None:
         fleet.exchange(Broadcast(1, range(local_steps), known))

@@ -10,6 +10,11 @@ Weights = tuple[float, ...] | None
 """How much each client counts in the average, w_i, which sum to one; None where all count 1/N."""
 
 
+def default_weights(unit: str) -> str:
+    """In proportion to records where their numbers are public for the sake of the unit."""
+    return EQUAL if unit == "client" else BY_RECORDS
+
+
 class Facts(NamedTuple):
     """The public side of a task. A silo that holds one file has the same facts as everybody else.
 

@@ -5,7 +5,27 @@ import os
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
+
+LEARNING, DATA, PRIVACY, SIMULATION = (
+    "What is learnt, and how",
+    "Own data",
+    "Privacy",
+    "Simulation",
+)
+
+
+def flag(default: Any, group: str, description: str) -> Any:
+    """A field that is a flag of the command, under this heading of its help."""
+    return Field(default, description=description, json_schema_extra={"group": group})
+
+
+def flag_words(name: str, value: Any) -> list[str]:
+    """A field's value as a command line says it."""
+    flag_name = "--" + name.replace("_", "-")
+    values = value if isinstance(value, tuple) else (value,)
+    return [flag_name] if value is True else [flag_name, *(str(part) for part in values)]
+
 
 Real = Annotated[
     float, PlainSerializer(lambda x: x if math.isfinite(x) else str(x), when_used="json")

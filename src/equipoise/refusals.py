@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from equipoise.algorithms.catalogue import algorithm_options
+from equipoise.algorithms.catalogue import known_options
 from equipoise.errors import InvalidValue
 
 
@@ -39,7 +39,7 @@ def shown(value: Any) -> str:
 def unknown_setting(name: str, model: type[BaseModel] | None) -> str:
     """That there is no such setting, and which one may be meant."""
     fields = [field for field in (model.model_fields if model else ()) if field != "options"]
-    return f"unknown setting {name}{hint(name, [*fields, *algorithm_options()])}"
+    return f"unknown setting {name}{hint(name, [*fields, *known_options()])}"
 
 
 _OTHER_NAMES = {

@@ -11,13 +11,28 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_options, algorithm_spec
+from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec, known_options
 from equipoise.errors import InvalidValue, require
-from equipoise.facts import BY_RECORDS, EQUAL, Facts, check_weights
-from equipoise.fields import AlgorithmOptions, HashableOptions, Names, Path, Paths, Real, Weighting
+from equipoise.facts import EQUAL, Facts, check_weights, default_weights
+from equipoise.fields import (
+    DATA,
+    LEARNING,
+    PRIVACY,
+    SIMULATION,
+    AlgorithmOptions,
+    HashableOptions,
+    Names,
+    Path,
+    Paths,
+    Real,
+    Weighting,
+    flag,
+    flag_words,
+)
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Neighbours, Promise, Trust, Unit, check_given
 from equipoise.refusals import first_sentence
+from equipoise.steps import Steps
 
 if TYPE_CHECKING:
     from equipoise.algorithms.algorithm import Memory
@@ -26,21 +41,10 @@ if TYPE_CHECKING:
 LISTS = ("data", "test", "proxy", "ignore")  # settings of one run that hold several values
 Returns = Literal["last", "average"]
 
-LEARNING, DATA, PRIVACY, SIMULATION = (
-    "What is learnt, and how",
-    "Own data",
-    "Privacy",
-    "Simulation",
-)
 _promise = lru_cache(Promise)  # the same for all runs of a sweep
 SAME_CLIP = "clip and clip_norm are the same: give one of the two"
 MOST_ITERATIONS = 10**8
 MOST_CLIENTS = 10**6
-
-
-def flag(default: Any, group: str, description: str) -> Any:
-    """A field that is a flag of the command, under this heading of its help."""
-    return Field(default, description=description, json_schema_extra={"group": group})
 
 
 class Common(BaseModel):
@@ -178,7 +182,7 @@ class Common(BaseModel):
             require("clip" not in values, SAME_CLIP)
             values["clip"] = values.pop("clip_norm")
         options = dict(values.pop("options", None) or {})
-        for name, option in algorithm_options().items():
+        for name, option in known_options().items():
             value = values.pop(name, None)
             if value is not None:
                 options[name] = option.read(value)
@@ -228,7 +232,7 @@ def _kept_by(values: dict[str, Any]) -> float | None:
     return kept_by(values.get("max_tpr"), values.get("fpr"), delta, values.get("epsilon"))
 
 
-class Settings(Common):
+class Settings(Steps, Common):
     """What a user says about a run; None where the task or the other values decide."""
 
     task: Path = flag(
@@ -344,7 +348,7 @@ class Settings(Common):
         check_given(self.epsilon)
         if self.clients is not None:
             self.promise.check_clients(self.clients)
-        algorithm_spec(self.algorithm).given(self.options)
+        self.given_options(algorithm_spec(self.algorithm), self.options)
         self._check_numbers()
         self._check_schedule()
         self._check_privacy()
@@ -403,6 +407,7 @@ class Settings(Common):
             "threshold, or epsilon=inf",
         )
         algorithm_spec(self.algorithm).check_settings(self)
+        self.check_steps()
 
     @property
     def promise(self) -> Promise:
@@ -426,7 +431,8 @@ class Settings(Common):
     @property
     def gradient_steps(self) -> bool:
         """Whether rounds are plain gradient steps."""
-        return algorithm_spec(self.algorithm).gradient_steps
+        plain = not self.chosen_local_steps
+        return plain and algorithm_spec(self.algorithm).gradient_steps
 
     @property
     def proximal(self) -> float:
@@ -447,9 +453,9 @@ class Settings(Common):
             follows = name == "epsilon" and self.max_tpr is not None
             if name in ("task", "options") or value == field.default or follows:
                 continue
-            words += _flag_words(name, value)
+            words += flag_words(name, value)
         for name, value in self.options.items():
-            words += _flag_words(name, value)
+            words += flag_words(name, value)
         return shlex.join(words)
 
     def resolve(self, facts: Facts) -> "Run":
@@ -462,7 +468,7 @@ class Settings(Common):
             "batch": facts.batch if facts.batch and self.sampling_rate is None else "full",
             "local_steps": local_steps,
             "p": 1 / local_steps if local_steps else self.p,
-            "options": algorithm_spec(self.algorithm).given(self.options),
+            "options": self.given_options(algorithm_spec(self.algorithm), self.options),
             "clip": math.inf if self.clip is None else self.clip,
             "noise_in": self.mechanism.noise_in,
             "colluding": self.promise.colluding,
@@ -482,14 +488,3 @@ class Run(Settings):
     clip: Real
     noise_in: NoiseIn
     weights: str = EQUAL
-
-
-def default_weights(unit: Unit) -> str:
-    """In proportion to records where their numbers are public for the sake of the unit."""
-    return EQUAL if unit == "client" else BY_RECORDS
-
-
-def _flag_words(name: str, value: Any) -> list[str]:
-    flag_name = "--" + name.replace("_", "-")
-    values = value if isinstance(value, tuple) else (value,)
-    return [flag_name] if value is True else [flag_name, *(str(part) for part in values)]

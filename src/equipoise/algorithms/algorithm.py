@@ -88,10 +88,11 @@ class Algorithm(NamedTuple):
         `hears_release`; under secure aggregation no message is released by itself, and `check` must
         refuse it.
     begin(x) -> x
-        What the server broadcasts first: the public initial model, or more, with the model in
-        front.
+        What the server knows first: the public initial model, or more, with the model in front.
     server(x, mean, gamma) -> x
-        What it broadcasts next, given the mean release: all that the server knows is public.
+        What it knows next, given the mean release: all that the server knows is public.
+    told(x) -> x
+        What it broadcasts of that, with the model in front: all of it, if nothing else is said.
     """
 
     init: Callable[["Tensor"], Any]
@@ -99,10 +100,14 @@ class Algorithm(NamedTuple):
     after_release: Callable[[Any, "Tensor", "Tensor"], Any] = lambda state, update, release: state
     begin: Callable[["Tensor"], "Tensor"] = lambda x: x
     server: Callable[["Tensor", "Tensor", Any], "Tensor"] = lambda x, mean, gamma: x + gamma * mean
+    told: Callable[["Tensor"], "Tensor"] = lambda known: known
+
+    def first_broadcast(self, x: "Tensor") -> "Tensor":
+        return self.told(self.begin(x))
 
     def update_shape(self, x: "Tensor") -> "tuple[int, ...]":
         """Of one client's update, found by a round in which all gradients are zero."""
-        known = self.begin(x)
+        known = self.first_broadcast(x)
         update, _ = self.local_round(
             known, self.init(known), range(1), lambda x, t: x.new_zeros(x.shape)
         )
@@ -152,6 +157,16 @@ class Option(NamedTuple):
             require(number, f"{name}={value!r} is not {self.rule}")
 
 
+def given(options: Options, known: Mapping[str, Option], whose: str) -> dict[str, float | str]:
+    """The options that differ from their defaults, checked; one that is not known is refused."""
+    for name, value in options.items():
+        require(
+            name in known, f"{name}={value} with {whose}, which has no such option: leave it out"
+        )
+        known[name].check(name, value)
+    return {name: value for name, value in options.items() if value != known[name].default}
+
+
 class Stack(NamedTuple):
     """Algorithms of one `name` can be trained in one computation: `make(numbers, value)` is each of
     them where the value is its `own`."""
@@ -178,6 +193,10 @@ class AlgorithmSpec:
     units         what it can protect: nothing, if it is not private; where it protects a record, it
                   protects a person
     why           why no other unit, and what to do instead
+    step_settings  which settings of its steps leave it what it is: how large those of a round are
+                  (`eta_schedule`), what makes them of gradients (`local_optimiser`), and what makes
+                  the server's of mean releases (`server_optimiser`)
+    why_its_steps  why no others, and what to do instead
     variate       whether clients have a control variate h, as that of DP-ScaffNew
     paper         what the paper calls it, if it is the paper's
     stack         with which others it can be trained in one computation
@@ -195,6 +214,8 @@ class AlgorithmSpec:
     check: Callable[[Any], None] = lambda settings: None
     units: "tuple[Unit, ...]" = ("client", "record")
     why: str = ""
+    step_settings: tuple[str, ...] = ()
+    why_its_steps: str = "its steps are its own: leave it out"
     variate: bool = False
     paper: str | None = None
     stack: Stack | None = None
@@ -223,18 +244,14 @@ class AlgorithmSpec:
                 f"epsilon={settings.epsilon}, clip={settings.clip} with algorithm={self.name}, "
                 f"which is not private: {self.why}, or give epsilon=inf and no clip",
             )
+        for name, value in settings.chosen_steps.items():
+            require(
+                name in self.step_settings,
+                f"{name}={value} with algorithm={self.name}: {self.why_its_steps}",
+            )
         self.check(settings)
 
     def given(self, options: Options) -> dict[str, float | str]:
         """The options that differ from their defaults, checked; one of another algorithm is
         refused."""
-        for name, value in options.items():
-            require(
-                name in self.options,
-                f"{name}={value} with algorithm={self.name}, which has no such option: "
-                f"leave it out",
-            )
-            self.options[name].check(name, value)
-        return {
-            name: value for name, value in options.items() if value != self.options[name].default
-        }
+        return given(options, self.options, f"algorithm={self.name}")

@@ -17,6 +17,7 @@ from equipoise.algorithms import (
     scaffold,
 )
 from equipoise.algorithms.algorithm import AlgorithmSpec, Option
+from equipoise.algorithms.optimisers.catalogue import OPTIMISER_OPTIONS
 from equipoise.errors import InvalidValue
 
 ALGORITHMS: dict[str, AlgorithmSpec] = {
@@ -47,3 +48,8 @@ def algorithm_spec(name: str) -> AlgorithmSpec:
 def algorithm_options() -> dict[str, Option]:
     """The settings that only some algorithms understand, of all algorithms."""
     return {name: option for spec in ALGORITHMS.values() for name, option in spec.options.items()}
+
+
+def known_options() -> dict[str, Option]:
+    """The settings that only some algorithms or optimisers understand, of all of them."""
+    return {**algorithm_options(), **OPTIMISER_OPTIONS}

@@ -96,6 +96,8 @@ SPEC = AlgorithmSpec(
     options={"momentum": MOMENTUM, "catch_up": CATCH_UP, "feedback": FEEDBACK},
     hears_release=hears_release,
     check=check_feedback,
+    why_its_steps="clients and server have estimates with momentum of their own: leave it out, or "
+    "use dp-fedavg",
     units=("client",),
     why="it mends what clipped messages lose, and for unit=record no message is clipped: use "
     "unit=client, or another algorithm",

@@ -47,6 +47,7 @@ SPEC = AlgorithmSpec(
     make,
     no_memory,
     gradient_steps=True,
+    step_settings=("eta_schedule", "local_optimiser", "server_optimiser"),
     paper="Algorithm 1",
     stack=Stack("control variates", with_variate_where, own=0.0),
 )

@@ -84,4 +84,6 @@ SPEC = AlgorithmSpec(
     options={"prox": PROX, "solve_steps": SOLVE_STEPS},
     proximal=proximal,
     check=check,
+    why_its_steps="the model has to be the mean of its clients' copies, which plain steps lead to: "
+    "leave it out, or use dp-fedavg",
 )

@@ -79,6 +79,12 @@ def check(settings: Any) -> None:
         settings.options.get("sends") != "model" or settings.mechanism.clips_message,
         f"sends=model with unit={settings.unit}: no message is clipped; leave it out",
     )
+    server = settings.chosen_steps.get("server_optimiser")
+    require(
+        settings.options.get("sends") != "model" or server is None,
+        f"server_optimiser={server} with sends=model: the mean of whole models is no direction to "
+        "step along; use sends=update",
+    )
 
 
 SPEC = AlgorithmSpec(
@@ -87,6 +93,9 @@ SPEC = AlgorithmSpec(
     make,
     no_memory,
     gradient_steps=True,
+    step_settings=("eta_schedule", "server_optimiser"),
+    why_its_steps="its proximal term is no part of the gradients that an optimiser would see: "
+    "leave it out, or use dp-fedavg",
     options={"prox": PROX, "sends": SENDS},
     proximal=proximal,
     check=check,

@@ -64,4 +64,6 @@ SPEC = AlgorithmSpec(
     hears_release=hears_release,
     proximal=proximal,
     check=check_feedback,
+    why_its_steps="the model has to be the mean of its clients' z_i, which plain steps lead to: "
+    "leave it out, or use dp-fedavg",
 )

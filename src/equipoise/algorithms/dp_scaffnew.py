@@ -124,6 +124,8 @@ SPEC = AlgorithmSpec(
     hears_release=lambda options: options.get("h_update") == "released",
     open_memory={"h_update": "released"},
     check=check,
+    why_its_steps="its control variates take the model's move for the mean of messages that were "
+    "made with steps of one size: leave it out, or use dp-fedavg",
     variate=True,
     paper="Algorithm 2",
     stack=Stack("control variates", with_variate_where, own=1.0),

@@ -12,8 +12,8 @@ as many as a round has local steps. They are releases, and are paid for like tho
 from typing import Any
 
 from equipoise.algorithms.algorithm import Algorithm, AlgorithmSpec, Hyper, Option
+from equipoise.algorithms.scaffold import WHY_ITS_STEPS, memory, scaffold
 from equipoise.algorithms.scaffold import check as check_schedule
-from equipoise.algorithms.scaffold import memory, scaffold
 from equipoise.errors import require
 
 WARM_UP = Option(
@@ -56,4 +56,5 @@ SPEC = AlgorithmSpec(
     units=("record",),
     why="its variates are made of noised gradients: use dp-scaffnew, which sends one clipped "
     "message, or unit=record",
+    why_its_steps=WHY_ITS_STEPS,
 )

@@ -121,6 +121,7 @@ SPEC = AlgorithmSpec(
     options={"alpha": ALPHA, "beta": BETA, "feedback": FEEDBACK},
     hears_release=hears_release,
     check=check,
+    why_its_steps="the server steps along an estimate of its own: leave it out, or use dp-fedavg",
     units=("client",),
     why="it normalises messages, and for unit=record no message is bounded: use unit=client, or "
     "another algorithm",

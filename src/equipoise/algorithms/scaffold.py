@@ -31,6 +31,11 @@ VARIATES = Option(
     choices=("I", "II"),
 )
 
+WHY_ITS_STEPS = (
+    "the server reads its control variate off the mean of messages that were made with plain steps "
+    "of one size: leave it out, or use dp-fedavg"
+)
+
 
 class State(NamedTuple):
     """The client's control variate."""
@@ -116,5 +121,6 @@ SPEC = AlgorithmSpec(
     options={"variates": VARIATES},
     check=check,
     units=(),
+    why_its_steps=WHY_ITS_STEPS,
     why="use dp-scaffold (unit record) or dp-scaffnew, which is its option II in one message",
 )

@@ -19,6 +19,7 @@ from equipoise.facts import BY_RECORDS, EQUAL, Facts, Weights
 from equipoise.privacy.events import Account
 from equipoise.privacy.mechanisms.record import public_sizes, rates_of
 from equipoise.settings import Run, Settings
+from equipoise.steps import Steps
 from equipoise.tasks.linear import least_squares, linear_task
 from equipoise.tasks.task import Table, Task, TaskOptions, with_owners
 from equipoise.training import account_of
@@ -97,6 +98,7 @@ _KEPT = (
     *("algorithm", "iterations", "local_steps", "schedule", "p", "eta", "gamma", "options", "seed"),
     *("epsilon", "delta", "unit", "neighbours", "trust", "colluding"),
     *("noise_in", "noise_rule", "v", "max_records", "simulate_noise_seed"),
+    *Steps.model_fields,
 )
 
 

@@ -9,8 +9,9 @@ from cyclopts import Group, Parameter
 from pydantic import BaseModel, Field, create_model
 
 from equipoise.algorithms.algorithm import Option
-from equipoise.algorithms.catalogue import algorithm_options
-from equipoise.settings import LEARNING
+from equipoise.algorithms.catalogue import algorithm_options, known_options
+from equipoise.fields import LEARNING
+from equipoise.steps import Steps
 
 HEADINGS = (
     "What is planned",
@@ -28,7 +29,8 @@ Value = TypeVar("Value", bound=BaseModel)
 
 
 def with_flags(model: type[Value]) -> type[Value]:
-    """The model with what cyclopts needs to know, and a flag for every option of an algorithm."""
+    """The model with what cyclopts needs to know, and a flag for every option of an algorithm and,
+    where they are settings, of an optimiser."""
     fields: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         extra = field.json_schema_extra
@@ -49,7 +51,8 @@ def with_flags(model: type[Value]) -> type[Value]:
             fields[name] = (annotation | None, optional)
         else:
             fields[name] = (annotation, field)
-    for name, option in algorithm_options().items():
+    options = known_options() if issubclass(model, Steps) else algorithm_options()
+    for name, option in options.items():
         shown = Field(None, description=_help(option))
         fields[name] = (Annotated[_kind(option) | None, Parameter(group=GROUPS[LEARNING])], shown)
     return create_model(model.__name__, __base__=model, **fields)

@@ -81,7 +81,7 @@ class Silo:
         self._gradient, self._releaser = noise_of(
             run, part, ready.account, self._noise, weights, seat
         )
-        self._like = self._algorithm.begin(torch.zeros_like(part.x0))
+        self._like = self._algorithm.first_broadcast(torch.zeros_like(part.x0))
         self._farthest = math.inf
         if agreement.sizes and run.mechanism.by_stability:
             bound = stability(run, ready.facts, ready.schedule, agreement.sizes[index])

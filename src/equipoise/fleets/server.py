@@ -40,7 +40,7 @@ def server_rounds(
     d = x.shape[-1]
     for number, local_steps in enumerate(schedule[begun:], start=begun + 1):
         steps = range(iteration, iteration + local_steps)
-        mean = fleet.exchange(Broadcast(number, steps, known))
+        mean = fleet.exchange(Broadcast(number, steps, algorithm.told(known)))
         known = algorithm.server(known, mean, gamma)  # Alg. 1, l. 12; Alg. 2, l. 9
         iteration += local_steps
         yield Round(number, iteration, known[..., :d], known=known)

@@ -63,7 +63,7 @@ class SimulatedFleet:
 
     def remember(self, carried: dict[str, Tensor], known: Tensor) -> None:
         """Go on with what the clients of a run carried when the server knew `known`."""
-        kind = type(self.algorithm.init(self._everywhere(known)))
+        kind = type(self.algorithm.init(self._everywhere(self.algorithm.told(known))))
         state = kind(**{name: rows.expand(self._clients, -1) for name, rows in carried.items()})
         no_update, finite = known.new_empty(0), torch.ones(1, 1, dtype=torch.bool)
         self.memory = Memory(state, no_update, finite)

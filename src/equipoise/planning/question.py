@@ -8,11 +8,11 @@ from pydantic import BeforeValidator, model_validator
 
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec
 from equipoise.errors import InvalidValue, require
-from equipoise.facts import EQUAL, Facts, Weights
-from equipoise.fields import Path
+from equipoise.facts import EQUAL, Facts, Weights, default_weights
+from equipoise.fields import Path, flag
 from equipoise.privacy.mechanisms.mechanism import NoiseIn
 from equipoise.privacy.promise import Promise, check_given
-from equipoise.settings import MOST_ITERATIONS, Common, default_weights, flag
+from equipoise.settings import MOST_ITERATIONS, Common
 
 PLANNED, CONSTANTS = "What is planned", "Constants instead of a task"
 GIVEN_WITHOUT_TASK = ("mu", "smoothness", "dimension", "psi0", "r0", "zeta")

@@ -14,14 +14,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from equipoise.algorithms.catalogue import algorithm_options
+from equipoise.algorithms.catalogue import known_options
 from equipoise.algorithms.schedule import divisors_of
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.refusals import near_setting, shown
 from equipoise.settings import LISTS, MOST_ITERATIONS, SAME_CLIP, Settings
 
 SET_BY_SWEEPS = {"seed", "simulate_noise_seed", "diagnostics", "p", "options"}
-KNOWN = {"name", "seeds", "clip_norm", *Settings.model_fields, *algorithm_options()} - SET_BY_SWEEPS
+KNOWN = {"name", "seeds", "clip_norm", *Settings.model_fields, *known_options()} - SET_BY_SWEEPS
 MOST_RUNS = 1_000_000
 ONLY_WITH_NOISE = ("clip", "noise_rule", "v", "trust", "colluding", "neighbours", "delta")
 

@@ -131,6 +131,11 @@ class RecordMessage:
 
 
 def check_gradient_steps(settings: "Settings") -> None:
+    for name, value in settings.chosen_local_steps.items():
+        raise InvalidValue(
+            f"{name}={value} with noise_in={settings.noise_in}: stability bounds are about plain "
+            f"gradient steps of one size; use noise_in=gradient, or leave {name} out"
+        )
     require(
         settings.gradient_steps,
         f"algorithm={settings.algorithm} with noise_in={settings.noise_in}: its rounds are not "
