@@ -30,6 +30,7 @@ from equipoise.resume import RunJournal
 from equipoise.settings import Run, Settings
 from equipoise.tasks import Task, TaskOptions, load_measure, load_task
 from equipoise.tasks.network import ModelClients
+from equipoise.tasks.placing import chosen_device, placed
 from equipoise.tasks.public import public_only
 from equipoise.tasks.task import Predicts
 
@@ -183,7 +184,7 @@ def train_within(
         )
     clients = ready.task.clients
     if not ready.command and isinstance(clients, ModelClients):
-        known["module"] = clients.model.module
+        known["module"] = clients.module
     return result.model_copy(update=known)
 
 
@@ -216,8 +217,10 @@ def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepare
             "a task object has its own clients, batch and data: leave them out",
         )
     task = own if isinstance(own, Task) else load_task(settings.task, options)
+    device = chosen_device(settings.device, task, settings.unit)
+    task = placed(task, device, settings.unit)
     facts = task.facts(settings.unit)
-    run = settings.resolve(facts)
+    run = settings.resolve(facts).model_copy(update={"device": device})
     run.promise.check_clients(run.clients)
     if run.unit != "client":
         record_clients(task, run)
@@ -249,6 +252,9 @@ def settings_of(settings: "Settings | Plan | None", values: dict[str, Any]) -> S
     own = values.get("task")
     if settings is not None and isinstance(own, Task):  # which a plan can only name
         values = {name: value for name, value in values.items() if name != "task"}
+    if hasattr(settings, "to_train") and "device" in values:  # which no plan prescribes
+        settings = settings.to_train(anyway).model_copy(update={"device": values["device"]})
+        values = {name: value for name, value in values.items() if name != "device"}
     require(
         settings is None or not values,
         f"give {', '.join(values)} either in settings or as keywords, not both",
@@ -294,6 +300,8 @@ def train_together(
     their first steps (`engine.first_steps_of`).
     """
     schedule = schedule_of(runs[0][0])
+    device, unit = runs[0][0].device, runs[0][0].unit
+    tasks = [placed(task, device, unit) for task in tasks]
     accounts = [
         [account_of(run, task.facts(run.unit), schedule) for run in row]
         for task, row in zip(tasks, runs, strict=True)

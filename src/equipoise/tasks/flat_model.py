@@ -5,7 +5,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from equipoise.device import full_precision, restored_there, seed_there
 from equipoise.errors import UnsafeModel, require
 from equipoise.privacy.per_example.clipped_sum import (
     Layout,
@@ -75,6 +76,11 @@ class FlatModel:
     def module(self) -> nn.Module:
         return self._module
 
+    @property
+    def device(self) -> torch.device:
+        """Where the module is, and computes."""
+        return next(iter(self._trainable.values())).device
+
     def trained(self, x: Tensor) -> nn.Module:
         """A copy of the module with these parameters, for use."""
         module, values = copy.deepcopy(self._module), named_tensors(x, self.shapes)
@@ -105,7 +111,7 @@ class FlatModel:
     ) -> Tensor:
         """The gradient of the loss of a batch at x; what is random in the module (dropout) depends
         only on the integers `draw`."""
-        with _restored():
+        with _restored(x.device):
             values = learning(x.detach().clone(), self.shapes)
             gradients = self._gradients(values, loss, inputs, targets, *draw)
             return torch.cat([gradient.reshape(-1) for gradient in gradients])
@@ -128,7 +134,7 @@ class FlatModel:
                     values[name].sub_(torch.mul(moved, eta, out=part))
             return x
 
-        with _restored():
+        with _restored(x.device):
             yield step
 
     def _gradients(
@@ -138,7 +144,7 @@ class FlatModel:
         parts = [*values.values()]
         if len(inputs) == 0:
             return [torch.zeros_like(part) for part in parts]
-        _seed(*draw)
+        _seed(*draw, device=inputs.device)
         with one_pass(self._module, values, loss) as loss:
             self._module.train()
             value = loss(self._module(inputs), targets)
@@ -158,7 +164,7 @@ class FlatModel:
         in `gradient`."""
         self._module.train()
         values = named_tensors(x.detach(), self.shapes)
-        with _seeded(*draw):
+        with _seeded(*draw, device=x.device), full_precision():
             parts = clipped_sum(self._module, values, loss, inputs, targets, C, layout)
         return torch.cat([parts[name].reshape(-1) for name in self.shapes])
 
@@ -286,21 +292,24 @@ class FlatModel:
 
 
 @contextmanager
-def _seeded(*draw: int) -> Iterator[None]:
+def _seeded(*draw: int, device: torch.device | None = None) -> Iterator[None]:
     """Inside, torch draws what follows from these integers."""
-    with _restored():
-        _seed(*draw)
+    with _restored(device):
+        _seed(*draw, device=device)
         yield
 
 
-def _restored() -> AbstractContextManager[None]:
-    """Afterwards torch draws what it would have drawn."""
-    return torch.random.fork_rng(devices=[])
+@contextmanager
+def _restored(device: torch.device | None = None) -> Iterator[None]:
+    """Afterwards torch draws what it would have drawn, on the host and on the device."""
+    with torch.random.fork_rng(devices=[]), restored_there(device):
+        yield
 
 
-def _seed(*draw: int) -> None:
-    # torch.manual_seed costs as much as a layer
-    torch.default_generator.manual_seed(int.from_bytes(digest(7, *draw)))
+def _seed(*draw: int, device: torch.device | None = None) -> None:
+    seed = int.from_bytes(digest(7, *draw))
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed costs as much as a layer
+    seed_there(device, seed)
 
 
 def _generators() -> tuple[bytes, object, object]:

@@ -94,7 +94,8 @@ def of_table(layer: nn.Embedding, tokens: Tensor, g: Tensor) -> Share:
     if layer.padding_idx is not None:
         g = g.masked_fill((tokens == layer.padding_idx).unsqueeze(-1), 0)
     batch, entries, width = len(tokens), layer.num_embeddings, layer.embedding_dim
-    keys = torch.arange(batch).unsqueeze(1) * entries + tokens.reshape(batch, -1)
+    row = torch.arange(batch, device=tokens.device).unsqueeze(1)
+    keys = row * entries + tokens.reshape(batch, -1)
     keys, places = torch.unique(keys, return_inverse=True)
     gradients = g.new_zeros(len(keys), width).index_add_(0, places.flatten(), g.reshape(-1, width))
     examples, numbers = keys // entries, keys % entries
@@ -106,7 +107,7 @@ def of_table(layer: nn.Embedding, tokens: Tensor, g: Tensor) -> Share:
         scaled = gradients[chosen] * of_example[examples[chosen]].unsqueeze(1)
         return g.new_zeros(entries, width).index_add_(0, numbers[chosen], scaled)
 
-    return torch.zeros(batch, dtype=torch.float64).index_add_(0, examples, squares), weighted_sum
+    return squares.new_zeros(batch).index_add_(0, examples, squares), weighted_sum
 
 
 def _pairs_are_cheaper(positions: int, inputs: int, outputs: int) -> bool:
