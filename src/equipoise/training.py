@@ -16,12 +16,12 @@ from equipoise.charging import Budget, budget_of
 from equipoise.config import read_config
 from equipoise.engine import Trained, Watch, record_clients, run_rounds, single_fleet
 from equipoise.errors import require
-from equipoise.facts import BY_RECORDS, EQUAL, Facts
+from equipoise.facts import Facts
 from equipoise.fields import as_paths
 from equipoise.fleets import Round, averaged, server_rounds
 from equipoise.measures import Measures
 from equipoise.measuring import RESAMPLES, THRESHOLD, measures_of
-from equipoise.origin import About, Origin, Told, fingerprints, now, read_about
+from equipoise.origin import About, Origin, Told, fingerprints, now, read_about, taken_as_public
 from equipoise.privacy.events import Account, account
 from equipoise.privacy.noise import NoiseSource, RepeatableNoise, SecretNoise, SimulatedNoise
 from equipoise.privacy.trade_off import power
@@ -377,7 +377,7 @@ def result_of(ready: Prepared, trained: Trained, measures: Measures | None = Non
         curve=curve,
         per_round=trained.diagnoses or None,
         failed=trained.failed,
-        public=(*task.public, *_taken_as_public(run)),
+        public=(*task.public, *taken_as_public(run)),
         parameters=task.shapes,
         reading=task.reading,
         repeat=ready.command,
@@ -389,20 +389,6 @@ def result_of(ready: Prepared, trained: Trained, measures: Measures | None = Non
 @lru_cache
 def _version() -> str:
     return version("equipoise")
-
-
-def _taken_as_public(run: Run) -> list[str]:
-    sentences = []
-    if run.unit != "client":
-        sentences.append(f"the number of {run.unit}s of each client")
-    if run.unit == "client" and run.weights != EQUAL:
-        what = "number of records of each client" if run.weights == BY_RECORDS else run.weights
-        sentences.append(f"how much each client counts: {what}")
-    if "dirichlet" in (run.split or ""):
-        sentences.append(f"which client holds which record, dealt by label (split {run.split})")
-    if run.warm_start:
-        sentences.append("the initial model, trained on public records")
-    return sentences
 
 
 def _baseline(task: Task, curve: list[Point]) -> float | None:

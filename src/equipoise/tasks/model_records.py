@@ -1,6 +1,8 @@
 """The records of networks, in memory or on disk; and what moves to a device."""
 
 import copy
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.tasks.flat_model import FlatModel
+
+AT_ONCE = 2**20  # numbers that go into a model, or come out of it, at a time when it is measured
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,3 +55,18 @@ def records_on(device: torch.device, data: tuple[Records, ...]) -> tuple[Records
         else (inputs, targets)
         for inputs, targets in data
     )  # type: ignore[return-value]
+
+
+def passes(model: FlatModel, records: Records, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Outputs and targets of the records, some at a time."""
+    inputs, targets = records
+    with torch.no_grad():
+        numbers = (
+            max(math.prod(inputs.shape[1:]), model(x, inputs[:1].to(x.device)).numel())
+            if len(inputs)
+            else 1
+        )
+        at_once = min(256, max(1, AT_ONCE // numbers))
+        for start in range(0, len(inputs), at_once):
+            some, wanted = inputs[start : start + at_once], targets[start : start + at_once]
+            yield model(x, some.to(x.device)), wanted.to(x.device)

@@ -3,7 +3,7 @@
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -20,14 +20,12 @@ from equipoise.seeds import digest
 from equipoise.tasks.answers import meaning_of
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.made_up import Kind, kind_of
-from equipoise.tasks.model_records import Records, moved, records_on
+from equipoise.tasks.model_records import Records, moved, passes, records_on
 from equipoise.tasks.persons import ModelPersons
 from equipoise.tasks.splits import Minibatches
 from equipoise.tasks.task import Measured, Predictions, Task
 
 log = logging.getLogger("equipoise.client")
-
-AT_ONCE = 2**20  # numbers that go into a model, or come out of it, at a time when it is measured
 
 
 MIXED = (
@@ -396,28 +394,13 @@ def _sums(model: FlatModel, loss: Any, metric: PerExample, records: Records, x: 
     """Over the records: the sums of their scores, of their weights and of their losses, and their
     number."""
     sums = torch.zeros(4, dtype=torch.float64)
-    for outputs, wanted in _passes(model, records, x):
+    for outputs, wanted in passes(model, records, x):
         values, weights = metric.score(outputs.cpu(), wanted.cpu())
         total = float(loss(outputs, wanted)) * len(wanted)
         sums += torch.tensor(
             [float(values.double().sum()), float(weights.double().sum()), total, len(wanted)]
         )
     return sums
-
-
-def _passes(model: FlatModel, records: Records, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Outputs and targets of the records, some at a time."""
-    inputs, targets = records
-    with torch.no_grad():
-        numbers = (
-            max(math.prod(inputs.shape[1:]), model(x, inputs[:1].to(x.device)).numel())
-            if len(inputs)
-            else 1
-        )
-        at_once = min(256, max(1, AT_ONCE // numbers))
-        for start in range(0, len(inputs), at_once):
-            some, wanted = inputs[start : start + at_once], targets[start : start + at_once]
-            yield model(x, some.to(x.device)), wanted.to(x.device)
 
 
 class Parts(tuple[Records, ...]):
@@ -451,9 +434,9 @@ class ModelMeasure:
         if meaning is None:
             return None
         x = x.to(self.model.device)
-        passes = [[*_passes(self.model, records, x)] for records in self.parts]
-        outputs, targets = (torch.cat(many) for many in zip(*chain(*passes), strict=True))
-        sizes = [sum(len(wanted) for _, wanted in part) for part in passes]
+        pairs = [[*passes(self.model, records, x)] for records in self.parts]
+        outputs, targets = (torch.cat(many) for many in zip(*chain(*pairs), strict=True))
+        sizes = [sum(len(wanted) for _, wanted in part) for part in pairs]
         clients = [i for i, size in enumerate(sizes) for _ in range(size)]
         answers = meaning(outputs.cpu().double(), targets.cpu())
         return answers and answers._replace(clients=clients if len(sizes) > 1 else ())
