@@ -214,9 +214,8 @@ BUGS = [  # what is wrong, file, old text, new text
         "noise before the clip",
         "privacy/clip.py",
         "        sent = part_of(clip(zero_unless_finite(update), self.clip - lost), self.share)\n"
-        "        return on_lattice(sent, self.sigma, self.lattice, noise, round)",
-        "        noised = on_lattice(zero_unless_finite(update), self.sigma, self.lattice, noise, "
-        "round)\n"
+        "        return on_lattice(sent, drawn, self.lattice)",
+        "        noised = on_lattice(zero_unless_finite(update), drawn, self.lattice)\n"
         "        return part_of(clip(noised, self.clip - lost), self.share)",
     ),
     (
@@ -501,8 +500,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "one record: half of the noise",
         "privacy/noisy_gradient.py",
-        "on_lattice(total, self.sigma, self.lattice",
-        "on_lattice(total, 0.5 * self.sigma, self.lattice",
+        "drawn_for(total, self.sigma, self.lattice",
+        "drawn_for(total, 0.5 * self.sigma, self.lattice",
     ),
     (
         "one record: linear gradients are not clipped",
@@ -908,8 +907,8 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "one record: the message of hidden steps is not rounded",
         "privacy/clip.py",
-        "        return _rounded(zero_unless_finite(update), self.lattice) + 0.0",
-        "        return zero_unless_finite(update)",
+        "        return _rounded(zero_unless_finite(update.cpu()), self.lattice) + 0.0",
+        "        return zero_unless_finite(update.cpu())",
     ),
     (
         "what a model keeps in its attributes reaches the next client",
@@ -927,6 +926,18 @@ BUGS = [  # what is wrong, file, old text, new text
         "a pass leaves new attributes in the model",
         "privacy/per_example/one_pass.py",
         "            vars(part).clear()\n",
+        "",
+    ),
+    (
+        "one record: factors of products are shortened where a program allows it",
+        "tasks/flat_model.py",
+        "with _seeded(*draw, device=x.device), full_precision():",
+        "with _seeded(*draw, device=x.device):",
+    ),
+    (
+        "one record: dropout on a device does not depend on the secret draw",
+        "tasks/flat_model.py",
+        "    seed_there(device, seed)\n",
         "",
     ),
     (
@@ -986,7 +997,7 @@ BUGS = [  # what is wrong, file, old text, new text
     (
         "one record: isolate is ignored",
         "tasks/network.py",
-        "        return replace(self, isolate=True)",
+        "        return replace(self, isolate=True, at_home=at_home)",
         "        return self",
     ),
     (

@@ -19,7 +19,15 @@ from planted_bugs import BUGS
 from problems import ROOT
 
 SOURCE = Path(equipoise.__file__).parent
-LEAVES = {"errors", "seeds", "_lazy", "facts", "fields", "measures"}  # anybody may use these
+LEAVES = {
+    "device",
+    "errors",
+    "seeds",
+    "_lazy",
+    "facts",
+    "fields",
+    "measures",
+}  # anybody may use these
 CORE = {"algorithms", "fleets", "privacy", "result", "settings", "tasks"}
 ALLOWED = {
     **{leaf: set() for leaf in LEAVES},
@@ -130,6 +138,7 @@ TORCH_FREE = [
         "cli.predict",
         "describe",
         "describe_measures",
+        "device",
         "errors",
         "facts",
         "fields",

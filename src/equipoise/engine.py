@@ -14,6 +14,7 @@ from equipoise.algorithms import Algorithm, Gradient, Hyper, algorithm_spec
 from equipoise.algorithms.algorithm import FirstSteps
 from equipoise.algorithms.optimisers.optimised import optimised
 from equipoise.algorithms.schedule import Schedule
+from equipoise.device import HOST
 from equipoise.errors import InvalidValue, require
 from equipoise.facts import EQUAL, Weights
 from equipoise.fleets import Fleet, Round, SimulatedFleet, averaged, server_rounds
@@ -83,7 +84,7 @@ def run_rounds(
         fleet, algorithm = elsewhere, algorithm_of(run)
     else:
         task, here = _fleet(tasks, runs, accounts, noise, ends)
-        fleet, algorithm = here, here.algorithm
+        fleet, algorithm = here, server_of(runs)
     # [seeds, 1, d] in a stack: the first local steps are the same for all settings of a seed.
     round = Round(0, 0, task.x0)
     trained = [[Trained(run, len(schedule), round.x) for run in row] for row in runs]
@@ -141,9 +142,10 @@ def _fleet(
             gradient = FirstSteps(gradient, ends)
     else:
         _check_alike(tasks[0], runs)
-        task, algorithm = stacked(tasks), _stacked_algorithm(runs)
+        task, algorithm = stacked(tasks), _stacked_algorithm(runs, tasks[0].device)
         gradient, releaser = _stacked_noise(task, runs, accounts, noise)
-    return task, SimulatedFleet(run.clients, gradient, algorithm, releaser, noise, weights)
+    fleet = SimulatedFleet(run.clients, gradient, algorithm, releaser, noise, weights, task.device)
+    return task, fleet
 
 
 def single_fleet(
@@ -269,19 +271,27 @@ def _check_alike(task: Task, runs: Rows) -> None:
     )
 
 
-def _stacked_algorithm(runs: Rows) -> Algorithm:
-    """One algorithm for all: their own, or one that is each of them where a mask says so."""
+def server_of(runs: Rows) -> Algorithm:
+    """The algorithm with its numbers on the host, where the server is."""
+    if _alone(runs):
+        return algorithm_of(runs[0][0])
+    return _stacked_algorithm(runs, HOST)
+
+
+def _stacked_algorithm(runs: Rows, device: str) -> Algorithm:
+    """One algorithm for all: their own, or one that is each of them where a mask says so. Its
+    numbers are on the device."""
     run = runs[0][0]
     spec = algorithm_spec(run.algorithm)
     hyper = hyper_of(run)
     if run.mechanism.clips_message:
-        hyper = hyper._replace(clip=_clips(runs))
+        hyper = hyper._replace(clip=_clips(runs).to(device))
     if len({run.algorithm for row in runs for run in row}) == 1:
         return optimised(spec.make, hyper, run)
     stacks = [[algorithm_spec(run.algorithm).stack for run in row] for row in runs]
     values = [[stack.own for stack in row if stack] for row in stacks]
     assert spec.stack, "algorithms of one group have a stack"
-    return spec.stack.make(hyper, _tensor(values))
+    return spec.stack.make(hyper, _tensor(values).to(device))
 
 
 def _stacked_noise(
@@ -377,7 +387,7 @@ class Inside:
         if not self._asked:
             return
         assert fleet.memory
-        norms = torch.linalg.vector_norm(fleet.memory.update, dim=-1)
+        norms = torch.linalg.vector_norm(fleet.memory.update, dim=-1).cpu()
         shape = self._clips.shape[:-1]  # also while settings do not differ yet
         self._norms.append(norms.mean(-1).expand(shape))
         self._clipped.append((norms > self._clips).double().mean(-1))

@@ -10,11 +10,15 @@ import tomllib
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from equipoise.errors import DataError, EquipoiseError, InvalidValue, require
+from equipoise.facts import BY_RECORDS, EQUAL
+
+if TYPE_CHECKING:
+    from equipoise.settings import Run
 
 _SALT_BYTES = 32
 
@@ -155,3 +159,18 @@ def _fingerprint(salt: bytes, name: str) -> str:
     with open(name, "rb") as file:
         inner = hashlib.file_digest(file, "sha256").digest()
     return hmac.digest(salt, inner, "sha256").hex()
+
+
+def taken_as_public(run: "Run") -> list[str]:
+    """What of private records was declared public by the settings, in sentences."""
+    sentences = []
+    if run.unit != "client":
+        sentences.append(f"the number of {run.unit}s of each client")
+    if run.unit == "client" and run.weights != EQUAL:
+        what = "number of records of each client" if run.weights == BY_RECORDS else run.weights
+        sentences.append(f"how much each client counts: {what}")
+    if "dirichlet" in (run.split or ""):
+        sentences.append(f"which client holds which record, dealt by label (split {run.split})")
+    if run.warm_start:
+        sentences.append("the initial model, trained on public records")
+    return sentences

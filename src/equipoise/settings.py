@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec, known_options
+from equipoise.device import DEVICE, HOST, check_device
 from equipoise.errors import InvalidValue, require
 from equipoise.facts import EQUAL, Facts, check_weights, default_weights
 from equipoise.fields import (
@@ -287,6 +288,7 @@ class Settings(Steps, Common):
         LEARNING,
         "begin from a model trained on the public records (--proxy or --public-records)",
     )
+    device: str = Field(HOST, description=DEVICE)  # of this machine: a flag of commands that train
     epsilon: Real = flag(
         ...,
         PRIVACY,
@@ -355,6 +357,7 @@ class Settings(Steps, Common):
         return self
 
     def _check_numbers(self) -> None:
+        check_device(self.device)
         for name in ("eta", "gamma"):
             value = getattr(self, name)
             require(

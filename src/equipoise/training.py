@@ -16,12 +16,12 @@ from equipoise.charging import Budget, budget_of
 from equipoise.config import read_config
 from equipoise.engine import Trained, Watch, record_clients, run_rounds, single_fleet
 from equipoise.errors import require
-from equipoise.facts import BY_RECORDS, EQUAL, Facts
+from equipoise.facts import Facts
 from equipoise.fields import as_paths
 from equipoise.fleets import Round, averaged, server_rounds
 from equipoise.measures import Measures
 from equipoise.measuring import RESAMPLES, THRESHOLD, measures_of
-from equipoise.origin import About, Origin, Told, fingerprints, now, read_about
+from equipoise.origin import About, Origin, Told, fingerprints, now, read_about, taken_as_public
 from equipoise.privacy.events import Account, account
 from equipoise.privacy.noise import NoiseSource, RepeatableNoise, SecretNoise, SimulatedNoise
 from equipoise.privacy.trade_off import power
@@ -30,6 +30,7 @@ from equipoise.resume import RunJournal
 from equipoise.settings import Run, Settings
 from equipoise.tasks import Task, TaskOptions, load_measure, load_task
 from equipoise.tasks.network import ModelClients
+from equipoise.tasks.placing import chosen_device, placed
 from equipoise.tasks.public import public_only
 from equipoise.tasks.task import Predicts
 
@@ -183,7 +184,7 @@ def train_within(
         )
     clients = ready.task.clients
     if not ready.command and isinstance(clients, ModelClients):
-        known["module"] = clients.model.module
+        known["module"] = clients.module
     return result.model_copy(update=known)
 
 
@@ -216,8 +217,10 @@ def prepare(settings: "Settings | Plan | None" = None, **values: Any) -> Prepare
             "a task object has its own clients, batch and data: leave them out",
         )
     task = own if isinstance(own, Task) else load_task(settings.task, options)
+    device = chosen_device(settings.device, task, settings.unit)
+    task = placed(task, device, settings.unit)
     facts = task.facts(settings.unit)
-    run = settings.resolve(facts)
+    run = settings.resolve(facts).model_copy(update={"device": device})
     run.promise.check_clients(run.clients)
     if run.unit != "client":
         record_clients(task, run)
@@ -249,6 +252,10 @@ def settings_of(settings: "Settings | Plan | None", values: dict[str, Any]) -> S
     own = values.get("task")
     if settings is not None and isinstance(own, Task):  # which a plan can only name
         values = {name: value for name, value in values.items() if name != "task"}
+    if settings is not None and not isinstance(settings, Settings) and "device" in values:
+        # which no plan prescribes
+        settings = settings.to_train(anyway).model_copy(update={"device": values["device"]})
+        values = {name: value for name, value in values.items() if name != "device"}
     require(
         settings is None or not values,
         f"give {', '.join(values)} either in settings or as keywords, not both",
@@ -294,6 +301,8 @@ def train_together(
     their first steps (`engine.first_steps_of`).
     """
     schedule = schedule_of(runs[0][0])
+    device, unit = runs[0][0].device, runs[0][0].unit
+    tasks = [placed(task, device, unit) for task in tasks]
     accounts = [
         [account_of(run, task.facts(run.unit), schedule) for run in row]
         for task, row in zip(tasks, runs, strict=True)
@@ -369,7 +378,7 @@ def result_of(ready: Prepared, trained: Trained, measures: Measures | None = Non
         curve=curve,
         per_round=trained.diagnoses or None,
         failed=trained.failed,
-        public=(*task.public, *_taken_as_public(run)),
+        public=(*task.public, *taken_as_public(run)),
         parameters=task.shapes,
         reading=task.reading,
         repeat=ready.command,
@@ -381,20 +390,6 @@ def result_of(ready: Prepared, trained: Trained, measures: Measures | None = Non
 @lru_cache
 def _version() -> str:
     return version("equipoise")
-
-
-def _taken_as_public(run: Run) -> list[str]:
-    sentences = []
-    if run.unit != "client":
-        sentences.append(f"the number of {run.unit}s of each client")
-    if run.unit == "client" and run.weights != EQUAL:
-        what = "number of records of each client" if run.weights == BY_RECORDS else run.weights
-        sentences.append(f"how much each client counts: {what}")
-    if "dirichlet" in (run.split or ""):
-        sentences.append(f"which client holds which record, dealt by label (split {run.split})")
-    if run.warm_start:
-        sentences.append("the initial model, trained on public records")
-    return sentences
 
 
 def _baseline(task: Task, curve: list[Point]) -> float | None:

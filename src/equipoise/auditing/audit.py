@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from equipoise.device import HOST
 from equipoise.errors import EquipoiseError, InvalidValue, require
 
 if TYPE_CHECKING:
@@ -154,6 +155,11 @@ def audit(
     from equipoise.auditing.bounds import check_confidence
 
     check_confidence(confidence)
+    device = values.get("device", getattr(settings, "device", HOST))
+    require(
+        device == HOST,
+        f"device={device} with an audit, which is of the border, on the processor: leave it out",
+    )
     require(
         runs is None or canaries is None,
         f"runs={runs} and canaries={canaries}: an audit is by many runs of a small case, or by one "

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, create_model
 
 from equipoise.algorithms.algorithm import Option
 from equipoise.algorithms.catalogue import algorithm_options, known_options
+from equipoise.device import DEVICE
 from equipoise.fields import LEARNING
 from equipoise.steps import Steps
 
@@ -23,6 +24,7 @@ HEADINGS = (
 )
 GROUPS = {heading: Group(heading, sort_key=order) for order, heading in enumerate(HEADINGS)}
 
+Device = Annotated[str | None, Parameter(help=f"{DEVICE} (default: cpu)")]
 NAMES = {"judge_by": "--for"}  # a word that Python keeps for itself
 
 Value = TypeVar("Value", bound=BaseModel)

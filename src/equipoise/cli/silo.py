@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from equipoise.cli.console import one_thread, output, say
+from equipoise.cli.flags import Device
+from equipoise.device import HOST, check_device
 from equipoise.errors import InvalidValue, require
 
 if TYPE_CHECKING:
@@ -134,6 +136,7 @@ def silo_run(
             "they do not show how long the work took, which depends on how many records you have"
         ),
     ] = 0.0,
+    device: Device = None,
 ) -> None:
     """Agree to exactly this agreement, and answer the lead's questions until the run is over.
 
@@ -154,13 +157,17 @@ def silo_run(
     from equipoise.fleets.flower.silo import serve
     from equipoise.fleets.keys import read_private
     from equipoise.privacy.ledger import Ledger
+    from equipoise.tasks.placing import chosen_device, placed
 
+    check_device(device or HOST)
     agreed, keys = read_agreement(agreement), read_private(key)
     index = agreed.index(keys.public())
     _check_fellows(agreed, fellows)
     lacking = _lacks_fellows(agreed, index, fellows)
     require(not lacking, lacking)
+    unit = agreed.run.unit
     part = silo_part(agreed, index, data, task_file, person)
+    part = placed(part, chosen_device(device or HOST, part, unit), unit)
     ready, budget = prepared_for(agreed, index, part), Budget(ledger, cap_epsilon, cap_delta)
     with Ledger(ledger) as books:
         here = Silo(agreed, index, ready, books, keys.mask)

@@ -14,9 +14,11 @@ from rich.console import Group
 from rich.live import Live
 
 from equipoise.cli.console import Json, errors, say
+from equipoise.cli.flags import Device
 from equipoise.cli.report import STORE
 from equipoise.cli.text import as_text, best_table, found_table, toml_text
 from equipoise.describe import duration
+from equipoise.device import HOST
 from equipoise.errors import require
 
 if TYPE_CHECKING:
@@ -59,7 +61,9 @@ def sweep(
         str | None, Parameter(help="for the paper's grid: protect a client (default) or a record")
     ] = None,
     store: Annotated[Path, Parameter(help="the file that keeps every finished run")] = STORE,
-    workers: Annotated[int | None, Parameter(help="processes (default: one for each core)")] = None,
+    workers: Annotated[
+        int | None, Parameter(help="processes (default: one for each core, and one with --device)")
+    ] = None,
     retry: Annotated[bool, Parameter(negative=(), help="run again the runs that failed")] = False,
     search: Annotated[
         bool,
@@ -75,6 +79,7 @@ def sweep(
     shard: Annotated[
         str | None, Parameter(help="run one part of the grid: 2/8 is the second of eight")
     ] = None,
+    device: Device = None,
     simulate: Annotated[
         bool,
         Parameter(
@@ -105,6 +110,7 @@ def sweep(
         "figure": figure,
         "v": _number(v),
         "unit": unit,
+        "device": device,
     }
     given = {name: value for name, value in values.items() if value is not None}
     _check_given(what, given)
@@ -120,7 +126,8 @@ def sweep(
     runs = grid_of(what, store, simulate=simulate, **given)
     part = read_shard(shard)
     check_search(search, shard)
-    cores = 1 if ray else os.cpu_count() or 1
+    on_host = device in (None, HOST)
+    cores = 1 if ray or not on_host else os.cpu_count() or 1
     try:
         with workers_of(cores if workers is None else workers, ray) as some:
             say(NOTICE)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from equipoise.cli.console import Json, json_number, one_thread, output, say, watched
-from equipoise.cli.flags import plain, with_flags
+from equipoise.cli.flags import Device, plain, with_flags
 from equipoise.cli.text import diagnostics, groups_table
 from equipoise.describe import measure_lines, result_lines
 from equipoise.errors import EquipoiseError, InvalidValue, require
@@ -46,6 +46,7 @@ def train(
     anyway: Annotated[
         bool, Parameter(negative=(), help="train although the plan says not to")
     ] = False,
+    device: Device = None,
     dry_run: Annotated[
         bool,
         Parameter(
@@ -112,6 +113,7 @@ def train(
     secure-aggregation
     """
     chosen = chosen_settings(plain(Settings, settings), plan, anyway)
+    chosen = chosen.model_copy(update={"device": device}) if device else chosen
     if client_log:
         _keep_client_log(client_log)
     if dry_run:

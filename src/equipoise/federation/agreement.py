@@ -18,6 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from equipoise.algorithms.schedule import schedule_of
+from equipoise.device import HOST
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.facts import Facts
 from equipoise.fleets.keys import PublicKeys, check_public
@@ -72,12 +73,16 @@ class Agreement(BaseModel):
     lattices: tuple[float, ...]
 
     def to_json(self) -> str:
-        return json.dumps(self.model_dump(mode="json"), indent=2) + "\n"
+        return json.dumps(self._document(), indent=2) + "\n"
+
+    def _document(self) -> dict[str, Any]:
+        """All of it. On which device a silo computes, it alone decides."""
+        return self.model_dump(mode="json", exclude={"run": {"device"}})
 
     @cached_property
     def digest(self) -> bytes:
         """SHA-256 of the agreement, however its file is laid out."""
-        document = self.model_dump(mode="json")
+        document = self._document()
         text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).digest()
 
@@ -178,6 +183,11 @@ def check_agreement(agreement: Agreement) -> None:
     check_run(run)
     unseen = [name for name, value in run if any(not text.isprintable() for text in _texts(value))]
     require(not unseen, f"agreement: its {', '.join(unseen)} holds what no terminal shows")
+    require(
+        run.device == HOST,
+        f"agreement: it names device={run.device}, which every silo chooses for itself (silo run "
+        "--device)",
+    )
     paths = [name for name, nothing in no_paths(run).items() if getattr(run, name) != nothing]
     if Path(run.task).name != run.task:
         paths.append("task")

@@ -74,6 +74,7 @@ class Silo:
         self.agreement, self.ledger, self._index, self._key = agreement, ledger, index, key
         self._failed = False
         run, part = ready.run, ready.task
+        self._device = part.device
         self.clients, self._schedule = part.clients, ready.schedule
         largest = max(agreement.sizes) if agreement.sizes else None
         weights, seat = ready.facts.weights(run.weights), Seat(index, largest)
@@ -152,6 +153,7 @@ class Silo:
         """The release, and what the next round begins from."""
         begun = sum(self._schedule[: round - 1])
         iterations = range(begun, begun + self._schedule[round - 1])
+        known = known.to(self._device)
         state = self._algorithm.init(known)
         if packed is not None:
             state = self._unpacked(packed, type(state))
@@ -180,7 +182,9 @@ class Silo:
     def _packed(self, state: Any) -> bytes:
         from safetensors.torch import save
 
-        tensors = {f"state.{name}": part.contiguous() for name, part in state._asdict().items()}
+        tensors = {
+            f"state.{name}": part.cpu().contiguous() for name, part in state._asdict().items()
+        }
         marks = self.clients.useless if isinstance(self.clients, NotesFailures) else ()
         tensors |= {f"useless.{number}": mark for number, mark in enumerate(marks)}
         packed: bytes = save(tensors)
@@ -193,4 +197,5 @@ class Silo:
         marks = self.clients.useless if isinstance(self.clients, NotesFailures) else ()
         for number, mark in enumerate(marks):
             mark.copy_(tensors[f"useless.{number}"])
-        return kind(**{name: tensors[f"state.{name}"] for name in kind._fields})
+        kept = {name: tensors[f"state.{name}"].to(self._device) for name in kind._fields}
+        return kind(**kept)

@@ -39,10 +39,10 @@ def client_round(
     noise: NoiseSource,
 ) -> tuple[Release, Memory]:
     """The only place where private data turns into something that may be sent: the Release, and
-    nothing else."""
+    nothing else. The release is on the host; all else stays where the broadcast model is."""
     update, state = algorithm.local_round(broadcast.x, state, broadcast.iterations, gradient)
     release = Release(broadcast.round, releaser.release(update, noise, broadcast.round))
-    state = algorithm.after_release(state, update, release.update.to(update.dtype))
+    state = algorithm.after_release(state, update, release.update.to(update))
     finite = is_finite(update)
     if not finite.all():  # such a client starts afresh, and says so on its own side only
         log.warning(

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Gradient
+from equipoise.device import HOST
 from equipoise.facts import Weights
 from equipoise.fleets.client import Memory, client_round
 from equipoise.fleets.fleet import Broadcast
@@ -28,8 +29,10 @@ class SimulatedFleet:
         releaser: Releaser,
         noise: NoiseSource,
         weights: Weights = None,
+        device: str = HOST,
     ) -> None:
         self._clients, self._gradient, self._weights = clients, gradient, weights
+        self._device = device
         self.algorithm, self._releaser, self._noise = algorithm, releaser, noise
         self.memory: Memory | None = None
 
@@ -52,19 +55,22 @@ class SimulatedFleet:
         return release.update
 
     def _everywhere(self, x: Tensor) -> Tensor:
-        """[..., d] as every client has it, [..., clients, d]."""
-        return x.unsqueeze(-2).expand(*x.shape[:-1], self._clients, -1)
+        """[..., d] as every client has it, [..., clients, d], where the clients are."""
+        return x.to(self._device).unsqueeze(-2).expand(*x.shape[:-1], self._clients, -1)
 
     def remembered(self) -> dict[str, Tensor]:
         """What the clients of one run carry to the next round, by name: private. It is one row
         where that is the same for all of them."""
         carried = self.memory.state._asdict() if self.memory else {}
-        return {name: rows if rows.stride(0) else rows[:1] for name, rows in carried.items()}
+        return {
+            name: (rows if rows.stride(0) else rows[:1]).cpu() for name, rows in carried.items()
+        }
 
     def remember(self, carried: dict[str, Tensor], known: Tensor) -> None:
         """Go on with what the clients of a run carried when the server knew `known`."""
         kind = type(self.algorithm.init(self._everywhere(self.algorithm.told(known))))
-        state = kind(**{name: rows.expand(self._clients, -1) for name, rows in carried.items()})
+        placed = {name: rows.to(self._device) for name, rows in carried.items()}
+        state = kind(**{name: rows.expand(self._clients, -1) for name, rows in placed.items()})
         no_update, finite = known.new_empty(0), torch.ones(1, 1, dtype=torch.bool)
         self.memory = Memory(state, no_update, finite)
 

@@ -38,6 +38,7 @@ from equipoise.result import PublicOnly
 from equipoise.settings import Returns
 from equipoise.tasks.network import ModelClients
 from equipoise.tasks.own import constant_error
+from equipoise.tasks.placing import chosen_device, placed
 from equipoise.tasks.public import public_only
 from equipoise.tasks.task import Task
 
@@ -167,6 +168,8 @@ def plan_networks(
     `untrained` is the error without training; `named`: `train` can load the task by its name.
     """
     check_question(question, task)
+    if can_rehearse(task):
+        task = placed(task, chosen_device(question.device, task, question.unit), question.unit)
     public = known_of(question, task) if can_rehearse(task) else None
     plans: list[Plan] = []
     for epsilon in watch(question.epsilon):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from equipoise.algorithms.catalogue import ALGORITHMS
+from equipoise.device import device_of
 from equipoise.errors import require
 from equipoise.facts import EQUAL
 from equipoise.planning.candidates import Candidate
@@ -52,6 +53,7 @@ from equipoise.planning.worlds import Worlds
 from equipoise.privacy.mechanisms.catalogue import mechanism
 from equipoise.privacy.promise import Unit
 from equipoise.tasks import Task, TaskOptions, load_to_plan, task_spec
+from equipoise.tasks.placing import chosen_device
 from equipoise.tasks.task import Convex, Records
 
 PUBLIC_RECORDS = 40  # of a task that can spare some, if the user names no pool
@@ -122,6 +124,7 @@ def plan_all(
         return [plan_constants(question, epsilon) for epsilon in watch(question.epsilon)]
     options = _options(question)
     task = load_to_plan(question.task, options)
+    device_of(chosen_device(question.device, task, question.unit))  # refused if it is not here
     question = question.model_copy(update={"public_records": options.public_records})
     if not isinstance(task.clients, Convex):
         plans = plan_networks(question, task, untrained_error(task), watch, progress)

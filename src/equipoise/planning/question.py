@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, model_validator
 
 from equipoise.algorithms.catalogue import ALGORITHMS, algorithm_spec
+from equipoise.device import DEVICE, HOST, check_device
 from equipoise.errors import InvalidValue, require
 from equipoise.facts import EQUAL, Facts, Weights, default_weights
 from equipoise.fields import Path, flag
@@ -53,6 +54,11 @@ class Question(Common):
         None,
         PLANNED,
         "T: fix the local steps in total, and plan tau among its divisors (the paper's question)",
+    )
+    device: str = flag(
+        HOST,
+        PLANNED,
+        f"{DEVICE}; linear models are planned on the processor, and no plan names a device",
     )
     clip: float | None = flag(None, PLANNED, "C, the clip threshold (default: planned too)")
     gamma: float | None = flag(None, PLANNED, "server step (default: planned too)")
@@ -107,6 +113,7 @@ class Question(Common):
     @model_validator(mode="after")
     def _valid(self) -> Self:
         self._check_common()
+        check_device(self.device)
         check_given(self.epsilon or None)
         for epsilon in self.epsilon:
             promise = self.promise(epsilon)

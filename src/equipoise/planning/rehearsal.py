@@ -184,7 +184,7 @@ class Public:
         if not split.startswith("dirichlet"):
             return [None] * count
         _, labels, counts = np.unique(
-            self.pool.data[0][1][torch.from_numpy(chosen)].numpy(),
+            self.pool.data[0][1][torch.from_numpy(chosen)].cpu().numpy(),
             return_inverse=True,
             return_counts=True,
         )
@@ -216,6 +216,7 @@ class Public:
             [split.free[i : i + 1] for i in range(min(32, len(split.free)))], None
         )
         x = split.starts[warm]
+        x = x.to(self.task.device)
         gradients = alone.gradient(x.expand(len(alone.sizes), -1), 0)
         return max(float(torch.linalg.vector_norm(gradients, dim=-1).median()), 1e-9)
 
@@ -370,7 +371,8 @@ class Problem:
         noise, count, size = self.noise(candidate), len(clients.sizes), clients.sizes[0]
         rate = 1.0 if place.noises_message else self._rate(candidate, count, size)
         own = noise * math.sqrt(count) * (1.0 if place.noises_message else rate * size)
-        noised = Noised(place, own, noise, SimulatedNoise(seed))
+        device = self.public.task.device
+        noised = Noised(place, own, noise, SimulatedNoise(seed), device=device)
         fleet = noisy_fleet(candidate, candidate.clip, clients, (rate,) * count, noised)
         schedule = periodic(candidate.iterations, candidate.local_steps)
         algorithm = algorithm_of(candidate, candidate.clip, place)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from equipoise.algorithms import Algorithm, Hyper, algorithm_spec
 from equipoise.algorithms.schedule import periodic
+from equipoise.device import HOST
 from equipoise.facts import Weights
 from equipoise.fleets import Broadcast, Fleet, SimulatedFleet, averaged, server_rounds
 from equipoise.fleets.client import Memory
@@ -127,6 +128,7 @@ class Noised(NamedTuple):
     averaged: Tensor | float
     noise: NoiseSource
     weights: Weights = None
+    device: str = HOST
 
 
 def algorithm_of(plan: Candidate, clip: Any, place: Mechanism, eta: Any = None) -> Algorithm:
@@ -146,18 +148,18 @@ def noisy_fleet(
 ) -> Fleet:
     """The stand-ins of a trial: noise enters their average where clients do not look at their own,
     else where the mechanism says. `eta` may be a tensor, in place of the plan's own."""
-    place, sigma, of_mean, noise, weights = noised
+    place, sigma, of_mean, noise, weights, device = noised
     algorithm = algorithm_of(plan, clip, place, eta)
     hears_release = algorithm_spec(plan.algorithm).hears_release(plan.options)
     if place.noises_message and not hears_release:
         gradient = place.gradient(clients, clip, 0.0, NOT_ROUNDED, rates, noise)
         releaser = place.releaser(clip, 0.0, NOT_ROUNDED)
-        quiet = SimulatedFleet(len(rates), gradient, algorithm, releaser, noise, weights)
+        quiet = SimulatedFleet(len(rates), gradient, algorithm, releaser, noise, weights, device)
         return NoisyMean(quiet, of_mean, noise)
     lattice = own_lattice(0.0, sigma) if place.noises_message else None
     gradient = place.gradient(clients, clip, sigma, lattice, rates, noise)
     releaser = place.releaser(clip, sigma, lattice or NOT_ROUNDED)
-    return SimulatedFleet(len(rates), gradient, algorithm, releaser, noise, weights)
+    return SimulatedFleet(len(rates), gradient, algorithm, releaser, noise, weights, device)
 
 
 def try_all(

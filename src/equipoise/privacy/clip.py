@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.device import has_double
 from equipoise.errors import require
 from equipoise.facts import Weights
 from equipoise.privacy.lattice import BITS, NOT_ROUNDED, Lattice, spacing
@@ -48,9 +49,10 @@ class ClippedRelease:
             object.__setattr__(self, "lattice", own_lattice(self.clip, self.sigma))
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
+        drawn, update = drawn_for(update, self.sigma, self.lattice, noise, round), update.cpu()
         lost = _double(self.lattice.gamma) * (math.sqrt(update.shape[-1]) / 2)
         sent = part_of(clip(zero_unless_finite(update), self.clip - lost), self.share)
-        return on_lattice(sent, self.sigma, self.lattice, noise, round)
+        return on_lattice(sent, drawn, self.lattice)
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,9 @@ class NoisedRelease:
     share: float | Tensor = 1.0
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
+        drawn, update = drawn_for(update, self.sigma, self.lattice, noise, round), update.cpu()
         sent = part_of(zero_unless_finite(update), self.share)
-        return on_lattice(sent, self.sigma, self.lattice, noise, round)
+        return on_lattice(sent, drawn, self.lattice)
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class RoundedRelease:
     lattice: Lattice
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
-        return _rounded(zero_unless_finite(update), self.lattice) + 0.0
+        return _rounded(zero_unless_finite(update.cpu()), self.lattice) + 0.0
 
 
 @dataclass(frozen=True)
@@ -84,19 +87,19 @@ class AsItIs:
     lattice: Lattice = NOT_ROUNDED
 
     def release(self, update: Tensor, noise: NoiseSource, round: int) -> Tensor:
-        return zero_unless_finite(update)
+        return zero_unless_finite(update.cpu())
 
 
-def on_lattice(
-    sent: Tensor, sigma: float | Tensor, lattice: Lattice, noise: NoiseSource, round: int
-) -> Tensor:
-    """The vector rounded to the lattice, plus noise that is on the lattice by itself.
+def drawn_for(
+    update: Tensor, sigma: float | Tensor, lattice: Lattice, noise: NoiseSource, round: int
+) -> Tensor | None:
+    """The noise of an update, whatever that is, in steps of the lattice; None where there is none.
 
-    In float64, where both are exact: a whole number of steps below 2^53, times a power of two.
+    A device may still be at work on the update: nobody waits for it here.
     """
     gamma, spread = _double(lattice.gamma), _double(sigma)
     if not spread.any():
-        return sent
+        return None
     require(
         bool(((spread == 0) | (gamma > 0)).all()),
         "noise without a lattice: in floating point it protects nobody",
@@ -104,7 +107,17 @@ def on_lattice(
     # Where there is no noise any scale will do: a large one is drawn quickly.
     scale = torch.where(gamma > 0, spread / gamma, 2.0**20)
     law: Law = "discrete" if lattice.sums else "rounded"
-    drawn = torch.tensor(noise.whole(law, round, tuple(sent.shape), scale.numpy()))
+    return torch.tensor(noise.whole(law, round, tuple(update.shape), scale.numpy()))
+
+
+def on_lattice(sent: Tensor, drawn: Tensor | None, lattice: Lattice) -> Tensor:
+    """The vector rounded to the lattice, plus noise that is on the lattice by itself.
+
+    In float64, where both are exact: a whole number of steps below 2^53, times a power of two.
+    """
+    if drawn is None:
+        return sent
+    gamma = _double(lattice.gamma)
     # Plus zero: -0.0 is a zero, but says that both the update and the noise were below zero.
     return _rounded(sent, lattice) + gamma * drawn + 0.0
 
@@ -186,6 +199,8 @@ def clip(update: Tensor, C: float | Tensor) -> Tensor:
     which is what the noise is made for: so the threshold is C less what rounding can add, and half
     precision is widened to float32.
     """
+    if not has_double(update.device):
+        return clip(update.cpu(), C).to(update.device)
     wide, d = torch.promote_types(update.dtype, torch.float32), update.shape[-1]
     share = 1 - torch.finfo(wide).eps * (8 + math.log2(d)) - _EPS * d
     least = torch.finfo(wide).tiny * torch.finfo(wide).eps  # between the smallest numbers

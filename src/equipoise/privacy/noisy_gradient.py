@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from equipoise.errors import DataError, require
-from equipoise.privacy.clip import on_lattice
+from equipoise.privacy.clip import drawn_for, on_lattice
 from equipoise.privacy.lattice import Lattice, inner_clip
 from equipoise.privacy.noise import NoiseSource
 
@@ -80,12 +80,14 @@ class NoisyGradient:
         C = inner_clip(self.C, gamma, x.shape[-1], self._largest)
         total = self.clients.clipped_sum(x, self._sample(x, t), C, draw).double()
         if self.lattice is not None:
-            total = on_lattice(total, self.sigma, self.lattice, self.noise, t + 1)
+            drawn = drawn_for(total, self.sigma, self.lattice, self.noise, t + 1)
+            total = on_lattice(total.cpu(), drawn, self.lattice)
         elif torch.as_tensor(self.sigma).any():
-            total = total + self.sigma * torch.tensor(self.noise.normals(t + 1, tuple(total.shape)))
+            normals = torch.tensor(self.noise.normals(t + 1, tuple(total.shape)))
+            total = total.cpu() + self.sigma * normals
         expected = [size * rate for size, rate in zip(self.clients.sizes, self.rates, strict=True)]
-        mean = total / _column(expected, x)
-        return mean.to(x.dtype) + self.clients.regulariser(x)
+        mean = total / _column(expected, x).to(total.device)
+        return mean.to(x) + self.clients.regulariser(x)
 
     def _sample(self, x: Tensor, t: int) -> Tensor | None:
         if all(rate == 1 for rate in self.rates):

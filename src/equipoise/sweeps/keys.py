@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from equipoise.algorithms.catalogue import algorithm_spec
+from equipoise.device import kind_of_device
 from equipoise.settings import Run, Settings
 
 NUMBERS = 2  # the version of the arithmetic: raise it when the numbers change that a run gives
@@ -24,6 +25,7 @@ def _defaults(model: type[Settings]) -> dict[str, Any]:
 def run_key(run: Run, data: str, numbers: int | None = None) -> str:
     """The key of a run on data with this fingerprint, in this version of the arithmetic."""
     document = run.model_dump(mode="json")
+    document["device"] = kind_of_device(run.device)
     defaults = _defaults(Run)
     given = {name: value for name, value in document.items() if value != defaults.get(name)}
     return _digest({"run": given, "data": data, "numbers": numbers or NUMBERS})

@@ -135,12 +135,12 @@ def document_of(
         return values
     if isinstance(what, dict):
         return {**what, **values}
-    name = os.fspath(what)
+    name, here = os.fspath(what), {"device": values.pop("device")} if "device" in values else {}
     if name in NAMED_GRIDS:
-        return NAMED_GRIDS[name](store=store, **values)
+        return {**NAMED_GRIDS[name](store=store, **values), **here}
     for key in values:
         raise InvalidValue(f"{key} with a grid of your own: give it in {name}")
-    return read_grid(Path(name))
+    return {**read_grid(Path(name)), **here}
 
 
 def grid_of(

@@ -22,6 +22,7 @@ from equipoise.settings import Run, Settings
 from equipoise.sweeps.keys import older_keys, run_key
 from equipoise.sweeps.store import Finished, Store
 from equipoise.tasks import Task, TaskOptions, load_task
+from equipoise.tasks.placing import chosen_device
 from equipoise.training import train_together
 
 POINTS = 25  # of a run's curve, at most
@@ -56,7 +57,9 @@ def task_for(settings: Settings) -> Task:
 
 
 def resolved(settings: Settings) -> Run:
-    return settings.resolve(task_for(settings).facts(settings.unit))
+    task = task_for(settings)
+    run = settings.resolve(task.facts(settings.unit))
+    return run.model_copy(update={"device": chosen_device(run.device, task, run.unit)})
 
 
 def key_of(run: Run) -> str:

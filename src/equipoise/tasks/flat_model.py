@@ -5,7 +5,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
+from equipoise.device import full_precision, restored_there, seed_there
 from equipoise.errors import UnsafeModel, require
 from equipoise.privacy.per_example.clipped_sum import (
     Layout,
@@ -91,6 +92,11 @@ class FlatModel:
     def buffers(self) -> list[Tensor]:
         return [buffer.detach().cpu() for buffer in self.module.buffers()]
 
+    @property
+    def device(self) -> torch.device:
+        """Where the module is, and computes."""
+        return next(iter(self._trainable.values())).device
+
     def trained(self, x: Tensor) -> nn.Module:
         """A copy of the module with these parameters, for use."""
         module, values = copy.deepcopy(self.module), named_tensors(x, self.shapes)
@@ -121,7 +127,7 @@ class FlatModel:
     ) -> Tensor:
         """The gradient of the loss of a batch at x; what is random in the module (dropout) depends
         only on the integers `draw`."""
-        with _restored():
+        with _restored(x.device):
             values = learning(x.detach().clone(), self.shapes)
             gradients = self._gradients(values, loss, inputs, targets, *draw)
             return torch.cat([gradient.reshape(-1) for gradient in gradients])
@@ -144,7 +150,7 @@ class FlatModel:
                     values[name].sub_(torch.mul(moved, eta, out=part))
             return x
 
-        with _restored():
+        with _restored(x.device):
             yield step
 
     def _gradients(
@@ -154,7 +160,7 @@ class FlatModel:
         parts = [*values.values()]
         if len(inputs) == 0:
             return [torch.zeros_like(part) for part in parts]
-        _seed(*draw)
+        _seed(*draw, device=inputs.device)
         with one_pass(self._module, values, loss) as loss:
             value = loss(self._in_training()(inputs), targets)
             return torch.autograd.grad(value, parts, materialize_grads=True)
@@ -173,7 +179,7 @@ class FlatModel:
         in `gradient`."""
         self._in_training()
         values = named_tensors(x.detach(), self.shapes)
-        with _seeded(*draw):
+        with _seeded(*draw, device=x.device), full_precision():
             parts = clipped_sum(self._module, values, loss, inputs, targets, C, layout)
         return torch.cat([parts[name].reshape(-1) for name in self.shapes])
 
@@ -317,21 +323,24 @@ class FlatModel:
 
 
 @contextmanager
-def _seeded(*draw: int) -> Iterator[None]:
+def _seeded(*draw: int, device: torch.device | None = None) -> Iterator[None]:
     """Inside, torch draws what follows from these integers."""
-    with _restored():
-        _seed(*draw)
+    with _restored(device):
+        _seed(*draw, device=device)
         yield
 
 
-def _restored() -> AbstractContextManager[None]:
-    """Afterwards torch draws what it would have drawn."""
-    return torch.random.fork_rng(devices=[])
+@contextmanager
+def _restored(device: torch.device | None = None) -> Iterator[None]:
+    """Afterwards torch draws what it would have drawn, on the host and on the device."""
+    with torch.random.fork_rng(devices=[]), restored_there(device):
+        yield
 
 
-def _seed(*draw: int) -> None:
-    # torch.manual_seed costs as much as a layer
-    torch.default_generator.manual_seed(int.from_bytes(digest(7, *draw)))
+def _seed(*draw: int, device: torch.device | None = None) -> None:
+    seed = int.from_bytes(digest(7, *draw))
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed costs as much as a layer
+    seed_there(device, seed)
 
 
 def _generators() -> tuple[bytes, object, object]:

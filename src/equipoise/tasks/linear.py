@@ -148,7 +148,7 @@ class LinearClients:
     def gradient(self, x: Tensor, t: int) -> Tensor:
         features, targets, weights = self.features, self.targets, self.weights
         if self.minibatches:
-            chosen, weights = self.minibatches.at(t)
+            chosen, weights = (part.to(x.device) for part in self.minibatches.at(t))
             chosen = chosen.reshape(*features.shape[:-2], -1)
             weights = weights.reshape(chosen.shape)
             features, targets = _rows(features, chosen), _rows(targets, chosen)
@@ -166,9 +166,10 @@ class LinearClients:
         residual = self.link.residual(outputs, self.targets)
         length = residual.norm(dim=-1, keepdim=True) * self.features.norm(dim=-1, keepdim=True)
         if isinstance(C, Tensor) and C.dim():  # against [..., clients, d]: records come between
-            C = C.unsqueeze(-1).to(residual.dtype)
+            C = C.unsqueeze(-1).to(residual)
         threshold = C * (1 - 1e-12) if residual.dtype == torch.float64 else C * (1 - 1e-5)
         residual = residual * (threshold / length).clamp(max=1.0).nan_to_num(0.0)
+        chosen = None if chosen is None else chosen.to(x.device)
         counted = self.weights > 0 if chosen is None else (self.weights > 0) & chosen
         residual = torch.where(counted.unsqueeze(-1) & length.isfinite(), residual, 0.0)
         return torch.einsum("...nk,...nf->...kf", residual, self.features).flatten(-2)
@@ -223,9 +224,10 @@ class LinearClients:
     def error(self, x: Tensor) -> Tensor:
         """The error over the records of all clients together."""
         features, targets = self.features.flatten(-3, -2), self.targets.flatten(-3, -2)
-        outputs = torch.einsum("...nf,...kf->...nk", features, self._matrix(x))
+        matrix = self._matrix(x.to(features.device))
+        outputs = torch.einsum("...nf,...kf->...nk", features, matrix)
         weights = (self.weights > 0).flatten(-2).double() / max(sum(self.sizes), 1)
-        return self.link.error(outputs, targets, weights)
+        return self.link.error(outputs, targets, weights).cpu()
 
     def alone(self, client: int) -> Self:
         size = max(self.sizes[client], 1)  # without the padding that longer tables need
@@ -263,11 +265,15 @@ class LinearClients:
 
     def single(self) -> Self:
         """The same clients in single precision."""
+        return self.to(torch.float32)
+
+    def to(self, where: torch.dtype | torch.device) -> Self:
+        """The same clients on a device, or in another precision."""
         return replace(
             self,
-            features=self.features.float(),
-            targets=self.targets.float(),
-            weights=self.weights.float(),
+            features=self.features.to(where),
+            targets=self.targets.to(where),
+            weights=self.weights.to(where),
         )
 
     def _matrix(self, x: Tensor) -> Tensor:
@@ -288,7 +294,8 @@ def _matrix(x: Tensor, targets: Tensor, features: Tensor) -> Tensor:
 
 def _rows(table: Tensor, chosen: Tensor) -> Tensor:
     """The chosen rows [..., batch] of the table [..., n, columns] of every client."""
-    first = torch.arange(0, table.shape[:-1].numel(), table.shape[-2]).reshape(*table.shape[:-2], 1)
+    starts = torch.arange(0, table.shape[:-1].numel(), table.shape[-2], device=table.device)
+    first = starts.reshape(*table.shape[:-2], 1)
     whole = table.reshape(-1, table.shape[-1]).index_select(0, (chosen + first).flatten())
     return whole.reshape(*chosen.shape, -1)
 
@@ -341,13 +348,13 @@ class LinearMeasure:
         outputs = self._outputs(x)
         weights = outputs.new_full(outputs.shape[-2:-1], 1 / outputs.shape[-2])
         loss = self.link.loss(outputs, self.targets) * weights
-        return Measured(self.link.error(outputs, self.targets, weights), loss.sum(-1))
+        return Measured(self.link.error(outputs, self.targets, weights).cpu(), loss.sum(-1).cpu())
 
     def predictions(self, x: Tensor) -> Predictions:
         link = self.link
         return Predictions(
-            link.answers(self._outputs(x.to(self.features.dtype))).numpy(),
-            link.truth(self.targets).numpy(),
+            link.answers(self._outputs(x.to(self.features.dtype))).cpu().numpy(),
+            link.truth(self.targets).cpu().numpy(),
             link.classes(self.targets.shape[-1]),
             self.names,
             self.groups,
@@ -355,8 +362,11 @@ class LinearMeasure:
         )
 
     def _outputs(self, x: Tensor) -> Tensor:
-        matrix = _matrix(x, self.targets, self.features)
+        matrix = _matrix(x.to(self.features.device), self.targets, self.features)
         return torch.einsum("...nf,...kf->...nk", self.features, matrix)
+
+    def to(self, device: torch.device) -> Self:
+        return replace(self, features=self.features.to(device), targets=self.targets.to(device))
 
     @staticmethod
     def stacked(rows: "list[LinearMeasure]") -> "LinearMeasure":

@@ -3,7 +3,7 @@
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from equipoise.errors import EquipoiseError, InvalidValue, UnsafeModel, UserCode
 from equipoise.privacy.per_example.clipped_sum import ISOLATED, Layout
@@ -20,40 +20,13 @@ from equipoise.seeds import digest
 from equipoise.tasks.answers import meaning_of
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.made_up import Kind, kind_of
+from equipoise.tasks.model_records import Records, moved, passes, records_on
 from equipoise.tasks.persons import ModelPersons
 from equipoise.tasks.splits import Minibatches
 from equipoise.tasks.task import Measured, Predictions, Task
 
 log = logging.getLogger("equipoise.client")
 
-AT_ONCE = 2**20  # numbers that go into a model, or come out of it, at a time when it is measured
-
-
-@dataclass(frozen=True, repr=False)
-class Rows:
-    """Some rows of a large tensor, which may lie on disk: copied when they are used, and not
-    before."""
-
-    whole: Tensor
-    index: Tensor
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __getitem__(self, chosen: Tensor | slice) -> Tensor:
-        return self.whole[self.index[chosen]]
-
-    @property
-    def shape(self) -> torch.Size:
-        return torch.Size((len(self.index), *self.whole.shape[1:]))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.whole.dtype
-
-
-Records = tuple[Tensor, Tensor] | tuple[Rows, Rows]
-"""Inputs and targets of all records of a data set, stacked."""
 
 MIXED = (
     "the other examples of its batch, so one record's gradient cannot be clipped by itself; change "
@@ -98,10 +71,40 @@ class ModelClients:
     """These, and those on which the model or the loss was found to fail from the start."""
     isolate: bool = False  # whether every record runs in a pass of its own
     owners: tuple[NDArray[np.int64], ...] | None = None  # the person of each record, if known
+    at_home: Self | None = None  # these clients on the host, if they are elsewhere
 
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(len(inputs) for inputs, _ in self.data)
+
+    def to(self, device: torch.device) -> Self:
+        """These clients on a device. Records that lie on disk, or are augmented, which takes random
+        numbers of the host, stay on the host until they are used. Which of them are used is
+        decided there, and so is, on made-up examples, how their gradients are clipped."""
+        model, loss = moved(self.model, self.loss, device)
+        data = self.data if self.augment else records_on(device, self.data)
+        placed = replace(self, model=model, loss=loss, data=data, at_home=self)
+        for kind in self._kinds[:1]:
+            why = "" if self._fails_on(kind) else placed._fails_on(kind)
+            if why:
+                raise InvalidValue(
+                    f"device={device}: model and loss compute on the host, and fail there with "
+                    f"{why}; hold every tensor that they use in a parameter (one that needs no "
+                    "gradient, if it is constant), or make it where the inputs are"
+                )
+        return placed
+
+    def _fails_on(self, kind: Kind) -> str:
+        """How the gradient of made-up examples fails where the model is; empty if it does not."""
+        inputs, targets = (part.to(self.model.device) for part in kind.examples())
+        with UserCode() as tried, warnings.catch_warnings(record=True):
+            self.model.gradient(self.model.initial(), self.loss, inputs, targets, 0)
+        return tried.kind_and_place
+
+    @property
+    def module(self) -> nn.Module:
+        """The task's own module, as it was given."""
+        return (self.at_home or self).model.module
 
     def gradient(self, x: Tensor, t: int) -> Tensor:
         if x.dim() > (2 if self.single is None else 1):  # stacked runs
@@ -133,8 +136,8 @@ class ModelClients:
             return torch.zeros_like(x)
         client = i if self.single is None else self.single
         with UserCode() as tried, warnings.catch_warnings(record=True):
-            inputs = self._augmented(inputs, draw, client, number)
-            return self.model.gradient(x, self.loss, inputs, targets, draw, client, number)
+            batch = self._augmented(inputs, draw, client, number).to(x.device), targets.to(x.device)
+            return self.model.gradient(x, self.loss, *batch, draw, client, number)
         return failed(client, what, tried, x)
 
     def batch(self, i: int, t: int) -> tuple[Tensor, Tensor]:
@@ -143,7 +146,8 @@ class ModelClients:
         if len(inputs) == 0:
             return inputs, targets
         client = i if self.single is None else self.single
-        return self._augmented(inputs, self.seed, client, t), targets
+        inputs, device = self._augmented(inputs, self.seed, client, t), self.model.device
+        return inputs.to(device), targets.to(device)
 
     def _readable(self, i: int, chosen: Tensor | slice) -> tuple[Tensor, Tensor]:
         """The chosen records of a client, less those that could not be read."""
@@ -181,9 +185,10 @@ class ModelClients:
             """The sum over some of the records, None where it fails; `number` makes their dropout
             independent of the others'."""
             with UserCode() as run, warnings.catch_warnings(record=True):
-                some = self._augmented(inputs[part], draw, client, *number)
+                some = self._augmented(inputs[part], draw, client, *number).to(x.device)
+                wanted = targets[part].to(x.device)
                 return self.model.clipped_sum(
-                    x, self.loss, some, targets[part], C, layout, draw, client, *number
+                    x, self.loss, some, wanted, C, layout, draw, client, *number
                 )
             log.warning("client %d: %s", client, run.kind_and_place)
             return None
@@ -223,12 +228,15 @@ class ModelClients:
     def isolated(self) -> Self:
         """The same clients, every record in a pass of its own: whatever the model does to batches,
         no record meets another."""
-        return replace(self, isolate=True)
+        at_home = self.at_home and self.at_home.isolated()
+        return replace(self, isolate=True, at_home=at_home)
 
     @cached_property
     def layout(self) -> Layout:
         """How the gradients of single examples are clipped; a model whose examples cannot be told
         apart is refused."""
+        if self.at_home:
+            return self.at_home.layout
         with UserCode(EquipoiseError) as tried:
             layouts = [
                 self._tried(ISOLATED, 1, kind) if self.isolate else self._together(kind)
@@ -267,6 +275,8 @@ class ModelClients:
     def one_by_one(self) -> bool:
         """Whether records must run by themselves: asked for, or because the model draws at random
         for a batch as a whole."""
+        if self.at_home:
+            return self.at_home.one_by_one
         return self.isolate or any(
             self.model.random_beyond_dropout(kind.examples()[0]) for kind in self._kinds
         )
@@ -291,7 +301,7 @@ class ModelClients:
         with UserCode() as tried:
             return measure(self.model, self.loss, self.metric, data, x).error
         log.warning("train error: %s", tried.kind_and_place)
-        return x.new_full(x.shape[:-1], torch.nan, dtype=torch.float64)
+        return torch.full(x.shape[:-1], torch.nan, dtype=torch.float64)
 
     def alone(self, client: int) -> Self:
         batches = self.minibatches and self.minibatches.alone(client)
@@ -356,7 +366,8 @@ def measure(
     model: FlatModel, loss: Any, metric: Any, parts: tuple[Records, ...], x: Tensor
 ) -> Measured:
     """Error and mean loss on all records of `parts`; and, of several parts, the mean of their
-    errors."""
+    errors. Metrics look at outputs on the host."""
+    x = x.to(model.device)
     if x.dim() > 1:
         errors, losses, means = zip(
             *(measure(model, loss, metric, parts, run) for run in x), strict=True
@@ -368,11 +379,12 @@ def measure(
         )
     if not isinstance(metric, PerExample):
         inputs, targets = (
-            torch.cat([part[:] for part in both]) for both in zip(*parts, strict=True)
+            torch.cat([part[:].to(x.device) for part in both]) for both in zip(*parts, strict=True)
         )
         with torch.no_grad():
             outputs = model(x, inputs)
-            values = 1 - float(metric(outputs, targets)), float(loss(outputs, targets))
+            score = float(metric(outputs.cpu(), targets.cpu()))
+            values = 1 - score, float(loss(outputs, targets))
         return Measured(*torch.tensor(values, dtype=torch.float64))
     sums = torch.stack([_sums(model, loss, metric, records, x) for records in parts])
     value, weight, total, number = sums.sum(0)
@@ -384,26 +396,13 @@ def _sums(model: FlatModel, loss: Any, metric: PerExample, records: Records, x: 
     """Over the records: the sums of their scores, of their weights and of their losses, and their
     number."""
     sums = torch.zeros(4, dtype=torch.float64)
-    for outputs, wanted in _passes(model, records, x):
-        values, weights = metric.score(outputs, wanted)
+    for outputs, wanted in passes(model, records, x):
+        values, weights = metric.score(outputs.cpu(), wanted.cpu())
         total = float(loss(outputs, wanted)) * len(wanted)
         sums += torch.tensor(
             [float(values.double().sum()), float(weights.double().sum()), total, len(wanted)]
         )
     return sums
-
-
-def _passes(model: FlatModel, records: Records, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Outputs and targets of the records, some at a time."""
-    inputs, targets = records
-    with torch.no_grad():
-        numbers = (
-            max(math.prod(inputs.shape[1:]), model(x, inputs[:1]).numel()) if len(inputs) else 1
-        )
-        at_once = min(256, max(1, AT_ONCE // numbers))
-        for start in range(0, len(inputs), at_once):
-            some, wanted = inputs[start : start + at_once], targets[start : start + at_once]
-            yield model(x, some), wanted
 
 
 class Parts(tuple[Records, ...]):
@@ -428,15 +427,20 @@ class ModelMeasure:
     def __call__(self, x: Tensor) -> Measured:
         return measure(self.model, self.loss, self.metric, self.parts, x)
 
+    def to(self, device: torch.device) -> Self:
+        model, loss = moved(self.model, self.loss, device)
+        return replace(self, model=model, loss=loss, parts=Parts(records_on(device, self.parts)))
+
     def predictions(self, x: Tensor) -> Predictions | None:
         meaning = meaning_of(self.loss)
         if meaning is None:
             return None
-        passes = [[*_passes(self.model, records, x)] for records in self.parts]
-        outputs, targets = (torch.cat(many) for many in zip(*chain(*passes), strict=True))
-        sizes = [sum(len(wanted) for _, wanted in part) for part in passes]
+        x = x.to(self.model.device)
+        pairs = [[*passes(self.model, records, x)] for records in self.parts]
+        outputs, targets = (torch.cat(many) for many in zip(*chain(*pairs), strict=True))
+        sizes = [sum(len(wanted) for _, wanted in part) for part in pairs]
         clients = [i for i, size in enumerate(sizes) for _ in range(size)]
-        answers = meaning(outputs.double(), targets)
+        answers = meaning(outputs.cpu().double(), targets.cpu())
         return answers and answers._replace(clients=clients if len(sizes) > 1 else ())
 
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from equipoise.errors import DataError, EquipoiseError, UserCode, require
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.made_up import Kind, kind_of
-from equipoise.tasks.network import PerExample, Records, measure, model_task
+from equipoise.tasks.model_records import Records
+from equipoise.tasks.network import PerExample, measure, model_task
 from equipoise.tasks.own_data import (
     Array,
     DataSet,
@@ -220,9 +221,9 @@ def _taken_as_public(test: Any, pool: Any, of_records: bool) -> tuple[str, ...]:
 def constant_error(model: FlatModel, metric: Any, records: tuple[Tensor, Tensor]) -> float | None:
     """The error of the best constant class on the public records; None where targets are not
     classes."""
-    inputs, targets = records
+    inputs, targets = records[0], records[1].cpu()
     with torch.no_grad():
-        outputs = model(model.initial(), inputs[:1])
+        outputs = model(model.initial(), inputs[:1].to(model.device))
     if targets.is_floating_point() or targets.dim() != 1 or outputs.dim() != 2:
         return None
     if not 0 <= int(targets.min()) <= int(targets.max()) < outputs.shape[1]:

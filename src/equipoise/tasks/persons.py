@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.device import in_double
 from equipoise.errors import DataError, InvalidValue
 
 if TYPE_CHECKING:
@@ -83,9 +84,10 @@ class LinearPersons:
         shape = len(sizes), max(*sizes, 1), most
         alone = clients.features.dim() == 2  # one client by itself has no axis of clients
         of_rows = [part[None] if alone else part for part in (clients.features, clients.targets)]
-        features = torch.zeros(*shape, f, dtype=torch.float64)
-        targets = torch.zeros(*shape, k, dtype=torch.float64)
-        shares = torch.zeros(shape, dtype=torch.float64)
+        device = clients.features.device
+        features = torch.zeros(*shape, f, dtype=torch.float64, device=device)
+        targets = torch.zeros(*shape, k, dtype=torch.float64, device=device)
+        shares = torch.zeros(shape, dtype=torch.float64, device=device)
         for i, own in enumerate(clients.owners):
             rows = torch.from_numpy(rows_of(own, most))
             full, persons = rows >= 0, slice(0, len(rows))
@@ -103,11 +105,12 @@ class LinearPersons:
             return several.clipped_sum(x.unsqueeze(-2), masks, C, draw).squeeze(-2)
         weights = x.reshape(*x.shape[:-1], self.targets.shape[-1], self.features.shape[-1])
         if isinstance(C, Tensor) and C.dim():
-            C = C.unsqueeze(-1)
+            C = C.unsqueeze(-1).to(x.device)
         threshold = C * (1 - 1e-12)
+        chosen = None if chosen is None else chosen.to(x.device)
         counted = self.shares.sum(-1) > 0 if chosen is None else (self.shares.sum(-1) > 0) & chosen
         together = max(1, AT_ONCE // max(1, x.numel()))
-        total = torch.zeros(x.shape, dtype=torch.float64)
+        total = x.new_zeros(x.shape, dtype=torch.float64)
         for start in range(0, self.features.shape[1], together):
             some = slice(start, start + together)
             features, shares = self.features[:, some], self.shares[:, some, :, None]
@@ -164,12 +167,12 @@ class ModelPersons:
         return torch.stack(parts)
 
     def _sum(self, i: int, x: Tensor, chosen: Tensor | None, C: float, draw: int) -> Tensor:
-        total, eps = torch.zeros(x.shape, dtype=torch.float64), torch.finfo(torch.float64).eps
+        total, eps = in_double(torch.zeros_like(x)), torch.finfo(torch.float64).eps
         threshold = C * (1 - eps * (8 + len(x)))
         for person, rows in enumerate(self._rows[i]):
             if chosen is not None and not bool(chosen[person]):
                 continue
-            gradient = self.clients.gradient_of(i, rows, x, "a person", draw, person).double()
+            gradient = in_double(self.clients.gradient_of(i, rows, x, "a person", draw, person))
             length = torch.linalg.vector_norm(gradient)
             if bool(length.isfinite()):
                 total += gradient * (threshold / length).clamp(max=1.0).nan_to_num(0.0)

@@ -72,10 +72,10 @@ def _trained(task: Task) -> Tensor:
         assert isinstance(task.clients, LinearClients)
         l2 = task.public_l2 or task.clients.l2
         return minimiser(linear_clients([task.pool], task.clients.link, l2, None, 0), task.x0)
-    x = task.x0.unsqueeze(0)
+    x = task.x0.to(task.device).unsqueeze(0)
     for t in range(task.iterations):
         x = x - task.learning_rate * task.pool.gradient(x, t)
-    return x[0]
+    return x[0].cpu()
 
 
 class PublicOnly(NamedTuple):

@@ -52,8 +52,8 @@ class QuadraticClients:
 
     def excess(self, x: Tensor) -> Tensor:
         """f(x) - f(x*) of a model [..., d], f the mean over the clients."""
-        gap = x - self.minimiser
-        return torch.einsum("...i,...ij,...j->...", gap, self.A.mean(-3), gap) / 2
+        gap = x.to(self.A.device) - self.minimiser
+        return torch.einsum("...i,...ij,...j->...", gap, self.A.mean(-3), gap).cpu() / 2
 
     def error(self, x: Tensor) -> Tensor:
         """The share of the excess loss of x = 0 that is left: 1 without training, 0 at the
@@ -78,7 +78,11 @@ class QuadraticClients:
 
     def single(self) -> Self:
         """The same clients in single precision."""
-        return replace(self, A=self.A.float(), b=self.b.float())
+        return self.to(torch.float32)
+
+    def to(self, where: torch.dtype | torch.device) -> Self:
+        """The same clients on a device, or in another precision."""
+        return replace(self, A=self.A.to(where), b=self.b.to(where))
 
     def alone(self, client: int) -> Self:
         return replace(self, A=self.A[client], b=self.b[client])
@@ -92,6 +96,9 @@ class QuadraticMeasure:
 
     def __call__(self, x: Tensor) -> Measured:
         return Measured(self.clients.error(x), self.clients.excess(x))
+
+    def to(self, device: torch.device) -> Self:
+        return replace(self, clients=self.clients.to(device))
 
     @staticmethod
     def stacked(rows: "list[QuadraticMeasure]") -> "QuadraticMeasure":

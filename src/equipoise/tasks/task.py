@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from equipoise.device import HOST
 from equipoise.errors import InvalidValue, require
 from equipoise.facts import Facts
 from equipoise.privacy.promise import Unit
@@ -263,6 +264,7 @@ class Task:
     clipped_convex  whether the loss stays convex, and as smooth, if gradients are clipped
     sizes_public    whether the numbers of records may decide anything
     number          of clients in all, where only one of them was loaded
+    device          where its clients compute
     reading         what is needed to read other files like those of the task
     """
 
@@ -290,6 +292,7 @@ class Task:
     clipped_convex: bool = False
     sizes_public: bool = True
     number: int | None = None
+    device: str = HOST
     reading: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:

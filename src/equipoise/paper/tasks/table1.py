@@ -15,7 +15,8 @@ from equipoise.paper.data.cache import Arrays
 from equipoise.paper.tasks.rows import Row
 from equipoise.seeds import stream
 from equipoise.tasks.flat_model import FlatModel
-from equipoise.tasks.network import Augment, Rows, model_task
+from equipoise.tasks.model_records import Rows
+from equipoise.tasks.network import Augment, model_task
 from equipoise.tasks.splits import Indices, pool_and_parts, split_records
 from equipoise.tasks.task import Task, TaskOptions, fingerprint
 

@@ -75,7 +75,8 @@ def clipped_sum(
             one_by_one = _by_passes if layout.isolated else _one_by_one
             shares = one_by_one(module, values, loss, x, y)
         squares = sum(
-            (square for square, _ in shares.values()), torch.zeros(len(x), dtype=torch.float64)
+            (square for square, _ in shares.values()),
+            torch.zeros(len(x), dtype=torch.float64, device=x.device),
         )
         rows, weights = _weights(squares, C, dimension, next(iter(values.values())).dtype)
         for name, (_, weighted_sum) in shares.items():

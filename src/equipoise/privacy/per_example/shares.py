@@ -180,7 +180,8 @@ class Table:
         """A gradient for each (example, token) that occurs."""
         tokens, g = self.positions()
         batch, width = len(g), g.shape[2]
-        keys = torch.arange(batch).unsqueeze(1) * self.entries + tokens
+        rows = torch.arange(batch, device=tokens.device).unsqueeze(1)
+        keys = rows * self.entries + tokens
         keys, places = torch.unique(keys, return_inverse=True)
         gradients = g.new_zeros(len(keys), width).index_add_(
             0, places.flatten(), g.reshape(-1, width)
@@ -194,9 +195,7 @@ class Table:
             scaled = gradients[chosen] * of_example[examples[chosen]].unsqueeze(1)
             return g.new_zeros(self.entries, width).index_add_(0, numbers[chosen], scaled)
 
-        return torch.zeros(batch, dtype=torch.float64).index_add_(
-            0, examples, squares
-        ), weighted_sum
+        return squares.new_zeros(batch).index_add_(0, examples, squares), weighted_sum
 
     def weighted_sum(self, rows: Tensor, weights: Tensor) -> Tensor:
         tokens, g = (_pick(part, rows) for part in self.positions())
