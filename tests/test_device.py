@@ -512,11 +512,11 @@ def test_names_that_no_device_has(name):
 
 
 def test_devices_that_are_not_here(monkeypatch):
-    monkeypatch.setitem(KINDS, "cuda", KINDS["cuda"]._replace(count=lambda: 0))
+    monkeypatch.setitem(KINDS, "cuda", KINDS["cuda"]._replace(present=lambda: 0))
     check_device("cuda:3")
     with pytest.raises(InvalidValue, match=r"device=cuda: PyTorch finds no cuda.*use device=cpu"):
         train(task="quadratic", epsilon=1, clip=1, device="cuda")
-    monkeypatch.setitem(KINDS, "cuda", KINDS["cuda"]._replace(count=lambda: 2))
+    monkeypatch.setitem(KINDS, "cuda", KINDS["cuda"]._replace(present=lambda: 2))
     assert device_of("cuda:1") == torch.device("cuda", 1)
     assert device_of("cuda") == torch.device("cuda", 0)
     with pytest.raises(InvalidValue, match=r"device=cuda:2: this machine has 2.*use device=cuda:1"):
@@ -524,14 +524,14 @@ def test_devices_that_are_not_here(monkeypatch):
 
 
 def test_auto_takes_a_device_for_networks_only(monkeypatch):
-    none = {kind: known._replace(count=lambda: 0) for kind, known in KINDS.items()}
+    none = {kind: known._replace(present=lambda: 0) for kind, known in KINDS.items()}
     for kind, known in none.items():
         monkeypatch.setitem(KINDS, kind, known)
     assert chosen_device("auto", network(), "client") == "cpu"
     with stand_in(monkeypatch):
         assert chosen_device("auto", network(), "client") == NAME
         assert chosen_device("auto", linear(), "client") == "cpu"
-    monkeypatch.setitem(KINDS, "mps", KINDS["mps"]._replace(count=lambda: 1))
+    monkeypatch.setitem(KINDS, "mps", KINDS["mps"]._replace(present=lambda: 1))
     assert chosen_device("auto", network(), "person") == "mps"
     assert chosen_device("auto", network(), "record") == "cpu"
     assert chosen_device("cuda:1", linear(), "record") == "cuda:1"
@@ -620,7 +620,7 @@ def test_a_sweep_takes_a_device_beside_its_grid(monkeypatch, tmp_path):
 
 
 def test_commands_take_a_device(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(KINDS, "cuda", KINDS["cuda"]._replace(count=lambda: 0))
+    monkeypatch.setitem(KINDS, "cuda", KINDS["cuda"]._replace(present=lambda: 0))
     asked = "--task", "quadratic", "--epsilon", "8", "--clip", "1", "--iterations", "4"
     _, made, _ = run_command(capsys, "plan", *asked, "--json")
     (tmp_path / "plan.json").write_text(made)

@@ -44,20 +44,20 @@ Records = tuple[Tensor, Tensor] | tuple[Rows, Rows]
 def moved(model: FlatModel, loss: Any, device: torch.device) -> tuple[FlatModel, Any]:
     """Copies of a model and its loss, which may hold the model, on a device."""
     module, loss = copy.deepcopy((model.module, loss))
-    there = FlatModel(module.to(device), model.parts or None)
-    return there, loss.to(device) if isinstance(loss, nn.Module) else loss
+    model = FlatModel(module.to(device), model.parts or None)
+    return model, loss.to(device) if isinstance(loss, nn.Module) else loss
 
 
 def records_on(device: torch.device, data: tuple[Records, ...]) -> tuple[Records, ...]:
     """The records of data sets that lie in memory, on a device; others as they are."""
 
-    def there(records: Records) -> Records:
+    def placed(records: Records) -> Records:
         inputs, targets = records
         if isinstance(inputs, Tensor) and isinstance(targets, Tensor):
             return inputs.to(device), targets.to(device)
         return records
 
-    return tuple(map(there, data))
+    return tuple(map(placed, data))
 
 
 def passes(model: FlatModel, records: Records, x: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
