@@ -184,6 +184,8 @@ def train_within(
     clients = ready.task.clients
     if not ready.command and isinstance(clients, ModelClients):
         known["module"] = clients.model.module
+    elif not ready.command:
+        known["module"] = ready.task.encoder
     return result.model_copy(update=known)
 
 

@@ -193,6 +193,7 @@ class TaskOptions:
     unit         whose privacy is protected: if one record's, then no record may change the number
                  of the others
     person       what says whose a record is: a column, or a file with a name on each line
+    features     a file with a public encoder: a linear head on its features is learnt
     """
 
     clients: int | None = None
@@ -212,6 +213,7 @@ class TaskOptions:
     groups: str | None = None
     unit: Unit = "client"
     person: str | None = None
+    features: str | None = None
 
     @classmethod
     def of(cls, settings: object) -> Self:
@@ -264,6 +266,7 @@ class Task:
     sizes_public    whether the numbers of records may decide anything
     number          of clients in all, where only one of them was loaded
     reading         what is needed to read other files like those of the task
+    encoder         what public records and private ones went through (an `Encoder`), if anything
     """
 
     name: str
@@ -291,6 +294,7 @@ class Task:
     sizes_public: bool = True
     number: int | None = None
     reading: dict[str, Any] = field(default_factory=dict)
+    encoder: Any = None
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}: {len(self.clients.sizes)} clients, d = {self.dimension})"
@@ -368,6 +372,7 @@ class Takes(NamedTuple):
     l2: bool = False
     public_records: bool = True
     test_share: bool = False
+    features: bool = False  # whether its file may itself ask for a linear head
 
 
 @dataclass(frozen=True)
