@@ -168,8 +168,9 @@ def load_encoder(name: str, options: TaskOptions) -> Encoder:
     """The encoder of a run of this task."""
     if options.features is not None and Path(options.features).is_file():
         return read_encoder(options.features)
-    if options.features is None and name.endswith(".py"):
-        return own.encoder_of_file(name, options)
+    within = name.endswith(".py") and own.encoder_of_file(name, options)
+    if within and options.features is None:
+        return within
     raise InvalidValue(
         f"features={options.features} with task={name}: the encoder of this run is not there; "
         f"{ANOTHER_ENCODER}"

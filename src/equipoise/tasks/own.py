@@ -275,9 +275,10 @@ def _head(path: str, given: dict[str, Any]) -> dict[str, Any]:
     return {"model": model, "loss": nn.functional.cross_entropy, "metric": accuracy}
 
 
-def encoder_of_file(path: str, options: TaskOptions) -> Encoder:
-    """The encoder that a task file names, whatever has become of its data."""
-    return encoder_in(run_file(path, options.seed), path)
+def encoder_of_file(path: str, options: TaskOptions) -> Encoder | None:
+    """The encoder that a task file names, if it does, whatever has become of its data."""
+    given = _given(path, options.seed, ())
+    return encoder_in(given, path) if isinstance(given.get("model"), Constant) else None
 
 
 def network_of_file(path: str, options: TaskOptions) -> nn.Module:

@@ -1,0 +1,303 @@
+"""What a public encoder is worth: a private linear head on its features, beside the CNN trained
+privately, from scratch and from what the same public pictures teach it.
+
+    make bench-encoders           # resumable; a line for every cell goes to
+    benchmarks/results/encoders.jsonl python benchmarks/encoders.py --table
+
+Unit record, local trust, replace-one, delta = 1e-5, noise in the gradients, nothing planned. A small
+network is trained on the public pictures alone, moved and turned at random; what comes before its
+last layer is the encoder, and its features have length 3. A head on them begins from what the public
+pictures teach it (with their own regulariser), and takes 50 steps on all records. The CNN takes 20
+rounds of 10 steps on samples of 3 % of the records, with C = 1, as in `records.py`, from which the
+lines of FEMNIST are taken that it has. Told is the mean test error in per cent and half of its 95 %
+interval over noise seeds (Student's t).
+"""
+
+import argparse
+import json
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.stats import t
+from torch import Tensor, nn
+from torch.nn import functional
+
+from equipoise import encoded_task, train
+from equipoise.places import cache_folder
+from equipoise.tasks import Task, TaskOptions, load_task
+from equipoise.tasks.public import public_only, rough_minimiser
+
+RESULTS = Path(__file__).parent / "results"
+OWN, EARLIER = RESULTS / "encoders.jsonl", RESULTS / "records.jsonl"
+EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
+SEEDS, CNN_SEEDS = 5, 3
+LENGTH = 3.0  # of the features
+FEATURES = 16
+PUBLIC_L2, L2 = 1e-3, 1e-4
+HEAD = {"iterations": 50, "sampling_rate": 1.0, "clip": 1.0, "returns": "average"}
+CNN = {"iterations": 200, "local_steps": 10, "clip": 1.0, "sampling_rate": 0.03}
+TASKS = {
+    "femnist": ("femnist-narrow", {"public_records": 600}),
+    "femnist, other writers": ("femnist-narrow", {"public_records": 1500, "unit": "person"}),
+    "cifar10": ("cifar10-narrow", {"public_records": 5000}),
+}
+ABOUT = {
+    "femnist": "600 pictures at random are public",
+    "femnist, other writers": "all pictures of some writers are public",
+    "cifar10": "5,000 pictures at random are public",
+}
+
+
+class Features(nn.Module):
+    """Pictures to vectors of one length. `flips` and the sizes below say how pictures are moved
+    when it is trained."""
+
+    def __init__(self, channels: int, size: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, width in zip((channels, *widths), widths, strict=False):
+            layers += [
+                *(nn.Conv2d(before, width, 3, padding=1), nn.GroupNorm(4, width), nn.ReLU()),
+                *(nn.Conv2d(width, width, 3, padding=1), nn.MaxPool2d(2)),
+                *(nn.GroupNorm(4, width), nn.ReLU()),
+            ]
+            size //= 2
+        self.body = nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.3))
+        self.last = nn.Linear(widths[-1] * size * size, FEATURES)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        scaled = pictures / 255 if pictures.dtype == torch.uint8 else pictures
+        return LENGTH * functional.normalize(self.last(self.body(scaled)), dim=1)
+
+
+def moved(pictures: Tensor, generator: torch.Generator, turn: float, flips: bool) -> Tensor:
+    """Each turned, scaled, slanted and shifted a little, at random; mirrored where that is
+    allowed."""
+    angle, scale, slant, right, down = (
+        size * (2 * torch.rand(len(pictures), generator=generator) - 1)
+        for size in (turn, 0.15, turn, 0.12, 0.12)
+    )
+    scale = 1 + scale
+    if flips:
+        mirror = 2 * torch.randint(2, (len(pictures),), generator=generator) - 1
+    else:
+        mirror = torch.ones(len(pictures))
+    rows = [
+        torch.stack([mirror * scale * angle.cos(), scale * (angle.sin() + slant), right], 1),
+        torch.stack([-scale * angle.sin(), scale * angle.cos(), down], 1),
+    ]
+    grid = functional.affine_grid(torch.stack(rows, 1), list(pictures.shape), align_corners=False)
+    return functional.grid_sample(pictures, grid, padding_mode="border", align_corners=False)
+
+
+def network_task(name: str) -> Task:
+    task, options = TASKS[name]
+    return load_task(task, TaskOptions(**options))
+
+
+def trained(
+    task: Task, steps: int, widths: tuple[int, ...], flips: bool
+) -> tuple[Features, Tensor]:
+    """An encoder of the task's public pictures, and the scores of the network it is part of on the
+    test pictures."""
+    inputs, labels = (part[:] for part in task.pool.data[0])
+    pictures = inputs / 255 if inputs.dtype == torch.uint8 else inputs
+    tests = [part[0][:] for part in task.measure.parts]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        generator = torch.Generator().manual_seed(0)
+        features = Features(*inputs.shape[1:3], widths)
+        head = nn.Linear(FEATURES, 10 if flips else 62)
+        both = [*features.parameters(), *head.parameters()]
+        optimiser = torch.optim.Adam(both, lr=2e-3)
+        for step in range(steps):
+            for group in optimiser.param_groups:
+                group["lr"] = 2e-3 * min(1.0, 2 * (1 - step / steps))
+            some = torch.randint(len(pictures), (64,), generator=generator)
+            batch = moved(pictures[some], generator, 0.1 if flips else 0.25, flips)
+            loss = functional.cross_entropy(
+                3 * head(features(batch)), labels[some], label_smoothing=0.1
+            )
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        features.eval()
+        with torch.no_grad():
+            scores = [head(features(part)) for test in tests for part in test.split(256)]
+    return features, torch.cat(scores)
+
+
+def sizes_of(name: str) -> dict:
+    if name == "cifar10":
+        return {"steps": 1500, "widths": (16, 32, 64), "flips": True}
+    return {"steps": 2000, "widths": (16, 32), "flips": False}
+
+
+def encoder(name: str) -> Features:
+    """The one that `encoder_cell` has trained."""
+    task = network_task(name)
+    features = Features(*task.pool.data[0][0].shape[1:3], sizes_of(name)["widths"])
+    features.load_state_dict(torch.load(_kept(name), weights_only=True))
+    return features
+
+
+def _kept(name: str) -> Path:
+    folder = cache_folder() / "bench-encoders"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{name.replace(', ', '-').replace(' ', '-')}.pt"
+
+
+def head_task(name: str) -> Task:
+    from dataclasses import replace
+
+    task = encoded_task(network_task(name), encoder(name), LENGTH)
+    clients = replace(task.clients, l2=L2)
+    return replace(
+        task, clients=clients, mu=L2, L=task.L - task.mu + L2, public_l2=PUBLIC_L2, batch=None
+    )
+
+
+def encoder_cell(name: str) -> dict:
+    """Trains the encoder; and what it reaches without anything private, and with all records and no
+    noise."""
+    task, begun = network_task(name), time.process_time()
+    features, scores = trained(task, **sizes_of(name))
+    seconds = time.process_time() - begun
+    torch.save(features.state_dict(), _kept(name))
+    labels = torch.cat([part[1][:] for part in task.measure.parts])
+    head = head_task(name)
+    best = rough_minimiser(head.clients, head.x0)
+    return {
+        "seconds": seconds,
+        "clients": len(task.clients.sizes),
+        "records": sum(task.clients.sizes) / len(task.clients.sizes),
+        "public": task.pool.sizes[0],
+        "dimension": head.dimension,
+        "cnn": task.dimension,
+        "network, public only": [float((scores.argmax(1) != labels).double().mean())],
+        "head, public only": [public_only(head).test_error],
+        "head, no noise": [float(head.measure(best).error)],
+        "CNN, public only": [public_only(task).test_error],
+    }
+
+
+def head_cell(name: str, epsilon: float) -> dict:
+    task = head_task(name)
+    return {
+        "head": [
+            train(
+                task=task,
+                epsilon=epsilon,
+                unit="record",
+                warm_start=True,
+                eta=step_size(epsilon),
+                simulate_noise_seed=seed,
+                **HEAD,
+            ).test_error
+            for seed in range(SEEDS)
+        ]
+    }
+
+
+def step_size(epsilon: float) -> float:
+    return min(8.0, 2 * epsilon)
+
+
+def cnn_cell(name: str, epsilon: float, warm: bool) -> dict:
+    task, eta = network_task(name), min(2.0, 0.6 * epsilon)
+    how = {**CNN, "unit": "record", "eta": eta / 10 if warm else eta, "warm_start": warm}
+    return {
+        "warm" if warm else "scratch": [
+            train(task=task, epsilon=epsilon, simulate_noise_seed=seed, **how).test_error
+            for seed in range(CNN_SEEDS)
+        ]
+    }
+
+
+def cell(name: str, epsilon: float, column: str) -> dict:
+    if column == "encoder":
+        return encoder_cell(name)
+    return (
+        head_cell(name, epsilon) if column == "head" else cnn_cell(name, epsilon, column == "warm")
+    )
+
+
+def done() -> dict[tuple, dict]:
+    """By cell; of FEMNIST's CNN also those of `records.py`, which has the same split."""
+    found = {}
+    for line in _lines(EARLIER):
+        name, epsilon, column = line["cell"]
+        if name == "femnist" and column == "gradient":
+            found[name, epsilon, "scratch"] = {"scratch": line["gradient"]}
+            found[name, epsilon, "warm"] = {"warm": line["warm start"]}
+    return found | {tuple(line["cell"]): line for line in _lines(OWN)}
+
+
+def _lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def table() -> str:
+    found, lines = done(), []
+    for name in TASKS:
+        if (about := found.get((name, math.inf, "encoder"))) is None:
+            continue
+        lines += [
+            f"\n**{name}** ({ABOUT[name]}): {about['clients']} silos of {about['records']:,.0f} "
+            f"records, {about['public']:,} public; the head has {about['dimension']:,} parameters, "
+            f"the CNN {about['cnn']:,}. The encoder took {about['seconds']:.0f} seconds. Public "
+            f"only: its own network {percent(about['network, public only'])}, the head "
+            f"{percent(about['head, public only'])}, the CNN {percent(about['CNN, public only'])}. "
+            f"Head of all records without noise: {percent(about['head, no noise'])}\n",
+            "| ε | CNN from scratch | CNN, warm start | encoder and head |",
+            "|---|---|---|---|",
+        ]
+        for epsilon in EPSILONS:
+            cells = [
+                percent(found.get((name, epsilon, column), {}).get(column))
+                for column in ("scratch", "warm", "head")
+            ]
+            lines.append(f"| {epsilon:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def percent(errors: list[float] | None) -> str:
+    if not errors:
+        return ""
+    mean = 100 * np.mean(errors)
+    if len(errors) == 1:
+        return f"{mean:.1f}"
+    spread = 100 * np.std(errors, ddof=1) / math.sqrt(len(errors))
+    return f"{mean:.1f} ± {t.ppf(0.975, len(errors) - 1) * spread:.1f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--table", action="store_true", help="print what is done, and stop")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--columns", nargs="+", default=["encoder", "head", "warm", "scratch"])
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    wanted = [
+        (name, epsilon, column)
+        for column in arguments.columns
+        for epsilon in ((math.inf,) if column == "encoder" else EPSILONS)
+        for name in arguments.tasks
+    ]
+    for key in [] if arguments.table else wanted:
+        if key in done() and (key[2] != "encoder" or _kept(key[0]).exists()):
+            continue
+        result = cell(*key)
+        with OWN.open("a") as file:
+            file.write(json.dumps({"cell": key, **result}) + "\n")
+        print(key, {k: percent(v) for k, v in result.items() if isinstance(v, list)}, flush=True)
+    print(table())
+
+
+if __name__ == "__main__":
+    main()
