@@ -4,13 +4,13 @@ privately, from scratch and from what the same public pictures teach it.
     make bench-encoders           # resumable; a line for every cell goes to
     benchmarks/results/encoders.jsonl python benchmarks/encoders.py --table
 
-Unit record, local trust, replace-one, delta = 1e-5, noise in the gradients, nothing planned. A small
-network is trained on the public pictures alone, moved and turned at random; what comes before its
-last layer is the encoder, and its features have length 3. A head on them begins from what the public
-pictures teach it (with their own regulariser), and takes 50 steps on all records. The CNN takes 20
-rounds of 10 steps on samples of 3 % of the records, with C = 1, as in `records.py`, from which the
-lines of FEMNIST are taken that it has. Told is the mean test error in per cent and half of its 95 %
-interval over noise seeds (Student's t).
+Unit record, local trust, replace-one, delta = 1e-5, noise in the gradients, nothing planned. A
+small network is trained on the public pictures alone, moved and turned at random; what comes before
+its last layer is the encoder, and its features have length 3. A head on them begins from what the
+public pictures teach it (with their own regulariser), and takes 50 steps on all records. The CNN
+takes 20 rounds of 10 steps on samples of 3 % of the records, with C = 1, as in `records.py`, from
+which the lines of FEMNIST are taken that it has. Told is the mean test error in per cent and half
+of its 95 % interval over noise seeds (Student's t).
 """
 
 import argparse

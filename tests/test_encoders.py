@@ -484,7 +484,7 @@ def test_silos_use_the_encoder_that_was_agreed_on(tmp_path, monkeypatch, task):
     assert np.array_equal(result.x, together.x)
     other = {**files, ("features" if features else "task_file"): "other.py"}
     Path("other.py").write_text(ENCODER.replace("manual_seed(3)", "manual_seed(4)"))
-    with pytest.raises(InvalidValue, match="what was agreed on|that was agreed on"):
+    with pytest.raises(InvalidValue, match=r"(what|that) was agreed on"):
         Parties(agreement, tmp_path / "others", data=DATA, **other)
     if features:
         with pytest.raises(InvalidValue, match=r"give your copy of its file \(--features FILE\)"):
