@@ -180,6 +180,7 @@ def strangers(self, inputs, features):
     ("module", "error", "sentence"),
     [
         (Own(learns), UnsafeModel, "learns from the records that it sees: seen changes"),
+        (Own(remembers), UnsafeModel, "learns from the records that it sees, though"),
         (Own(lambda s, x, f: nn.functional.dropout(f, 0.5)), UnsafeModel, "draws at random"),
         (Own(lambda s, x, f: f - f.mean(0)), UnsafeModel, "depends on the other records"),
         (Own(strangers), UnsafeModel, "depends on the other records"),
