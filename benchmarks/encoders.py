@@ -37,7 +37,6 @@ OWN, EARLIER = RESULTS / "encoders.jsonl", RESULTS / "records.jsonl"
 EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)
 SEEDS, CNN_SEEDS = 5, 3
 LENGTH = 3.0  # of the features
-FEATURES = 16
 PUBLIC_L2, L2 = 1e-3, 1e-4
 HEAD = {"iterations": 20, "sampling_rate": 1.0, "clip": 1.0, "returns": "average"}
 CNN = {"iterations": 200, "local_steps": 10, "clip": 1.0, "sampling_rate": 0.03}
@@ -54,16 +53,16 @@ ABOUT = {
 
 
 TRAINING = {
-    "femnist": {"steps": 2000, "widths": (16, 32), "flips": False},
-    "femnist, other writers": {"steps": 1500, "widths": (16, 32), "flips": False},
-    "cifar10": {"steps": 600, "widths": (16, 32, 64), "flips": True},
+    "femnist": {"features": 16, "steps": 2000, "widths": (16, 32), "flips": False},
+    "femnist, other writers": {"features": 16, "steps": 1500, "widths": (16, 32), "flips": False},
+    "cifar10": {"features": 64, "steps": 800, "widths": (16, 32, 64), "flips": True},
 }
 
 
 class Features(nn.Module):
     """Pictures to vectors of one length."""
 
-    def __init__(self, channels: int, size: int, widths: tuple[int, ...]) -> None:
+    def __init__(self, channels: int, size: int, features: int, widths: tuple[int, ...]) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for before, width in zip((channels, *widths), widths, strict=False):
@@ -74,7 +73,7 @@ class Features(nn.Module):
             ]
             size //= 2
         self.body = nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.3))
-        self.last = nn.Linear(widths[-1] * size * size, FEATURES)
+        self.last = nn.Linear(widths[-1] * size * size, features)
 
     def forward(self, pictures: Tensor) -> Tensor:
         scaled = pictures / 255 if pictures.dtype == torch.uint8 else pictures
@@ -109,38 +108,40 @@ def network_task(name: str) -> Task:
 
 def encoder(name: str) -> Features:
     """An encoder of the task's public pictures, kept in the cache."""
-    records = network_task(name).pool.data[0]
+    records, how = network_task(name).pool.data[0], TRAINING[name]
     folder = cache_folder() / "bench-encoders"
-    kept = folder / f"{name.replace(', ', '-').replace(' ', '-')}-{FEATURES}.pt"
+    kept = folder / f"{name.replace(', ', '-').replace(' ', '-')}-{how['features']}.pt"
     if not kept.exists():
         folder.mkdir(parents=True, exist_ok=True)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            torch.save(learnt(records, **TRAINING[name]).state_dict(), kept)
-    features = Features(*records[0].shape[1:3], TRAINING[name]["widths"])
+            torch.save(learnt(records, **how).state_dict(), kept)
+    features = Features(*records[0].shape[1:3], how["features"], how["widths"])
     features.load_state_dict(torch.load(kept, weights_only=True))
     return features
 
 
-def learnt(records: Records, steps: int, widths: tuple[int, ...], flips: bool) -> Features:
+def learnt(
+    records: Records, features: int, steps: int, widths: tuple[int, ...], flips: bool
+) -> Features:
     """What comes before the last layer of a network that is trained on these records."""
     inputs, labels = (part[:] for part in records)
     pictures = inputs / 255 if inputs.dtype == torch.uint8 else inputs
     generator = torch.Generator().manual_seed(0)
-    features = Features(*inputs.shape[1:3], widths)
-    head = nn.Linear(FEATURES, int(labels.max()) + 1)
-    optimiser = torch.optim.Adam([*features.parameters(), *head.parameters()])
+    body = Features(*inputs.shape[1:3], features, widths)
+    head = nn.Linear(features, int(labels.max()) + 1)
+    optimiser = torch.optim.Adam([*body.parameters(), *head.parameters()])
     for step in range(steps):
         for group in optimiser.param_groups:
             group["lr"] = 2e-3 * min(1.0, 2 * (1 - step / steps))
         some = torch.randint(len(pictures), (64,), generator=generator)
         batch = moved(pictures[some], generator, 0.1 if flips else 0.25, flips)
-        scores = 3 * head(features(batch))
+        scores = 3 * head(body(batch))
         loss = functional.cross_entropy(scores, labels[some], label_smoothing=0.1)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    return features
+    return body
 
 
 def head_task(name: str) -> Task:

@@ -463,6 +463,16 @@ def test_a_head_made_in_python_has_its_model_at_hand():
     assert float(wrong) == pytest.approx(result.test_error)
 
 
+def test_a_head_is_tuned_at_home():
+    result = equipoise.train(task="net.py", features="enc.py", data=DATA, epsilon=math.inf)
+    inputs, labels = load_task("net.py", TaskOptions(data=DATA)).clients.data[1]
+    whole, mine = equipoise.adapt(result, client=1), equipoise.adapt(result, (inputs, labels))
+    np.testing.assert_allclose(mine.x, whole.x, rtol=1e-4, atol=1e-6)
+    assert mine.model(inputs).shape == (12, CLASSES)
+    with pytest.raises(InvalidValue, match="which reads no tables"):
+        equipoise.adapt(result, "mine.csv")
+
+
 def test_the_command_says_what_was_taken_as_public(capsys):
     flags = "train --task head.py --epsilon 4 --clip 1 --l2 0.01 --simulate-noise-seed 0 --json"
     code, out, _ = run_command(capsys, *flags.split(), "--data", *DATA)

@@ -5,6 +5,7 @@ So all that holds of linear tasks holds of it: constants that follow from the pu
 features, closed forms, stability, worlds of a planner, persons, stacks.
 """
 
+import os
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from equipoise.tasks.encoder import FEATURE_NORM, Encoder, encoder_of
 from equipoise.tasks.linear import LOGISTIC, MULTINOMIAL, joined, linear_task, one_hot
 from equipoise.tasks.made_up import kind_of
 from equipoise.tasks.network import ModelClients, ModelMeasure, Records
+from equipoise.tasks.own_data import read_public
 from equipoise.tasks.task import Table, Task, TaskOptions, fingerprint
 
 L2 = 1e-3
@@ -93,6 +95,18 @@ def with_encoder(
     linear = replace(linear, owners=clients.owners, minibatches=batches)
     names = (np.frombuffer(bytes.fromhex(n), np.uint8) for n in _names(task, encoder))
     return replace(made, clients=linear, fingerprint=fingerprint(names))
+
+
+def own_table(task: Task, data: Any) -> Table:
+    """Somebody's own records, a pair (inputs, targets), as the head of this task sees them."""
+    if task.encoder is None or isinstance(data, str | os.PathLike):
+        raise InvalidValue(
+            f"data with task={task.name}, which reads no tables: give client, the number of one of "
+            "its clients, or in Python data=(inputs, targets) for a head on an encoder"
+        )
+    outputs, features = task.shapes["weight"]
+    records = read_public(data, "data", task.encoder.dtype)
+    return _table(task.encoder, max(outputs, 2), features - 1, records)
 
 
 def _names(task: Task, encoder: Encoder) -> tuple[str, str]:
