@@ -168,7 +168,7 @@ def load_encoder(name: str, options: TaskOptions) -> Encoder:
     """The encoder of a run of this task."""
     if options.features is not None and Path(options.features).is_file():
         return read_encoder(options.features)
-    within = name.endswith(".py") and own.encoder_of_file(name, options)
+    within = is_file(name) and own.encoder_of_file(name, options)
     if within and options.features is None:
         return within
     raise InvalidValue(
