@@ -202,8 +202,8 @@ class Result(BaseModel):
     origin          when and how it came about; None where nobody noted it, and of simulations,
                     which anybody can repeat. Results that differ in nothing else are equal
     x               the model that `run.returns` says, a vector [d]; not part of the document
-    module          of a task that was made in Python, which no name can load: its torch module; not
-                    part of the document either
+    module          of a task that was made in Python, which no name can load: its torch module, or
+                    its encoder; not part of the document either
     """
 
     model_config = ConfigDict(

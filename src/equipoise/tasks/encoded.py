@@ -41,8 +41,19 @@ class Constant(nn.Module):
 
 def encoded_task(task: Task, features: nn.Module, feature_norm: float = FEATURE_NORM) -> Task:
     """The task of a network whose targets are classes, with a linear head on the features that a
-    public, frozen module gives its records, clipped to the length `feature_norm`, in place of the
-    network."""
+    public, frozen module gives its records, in place of the network.
+
+    task           of a network: its clients, public records, batch and iterations are kept
+    features       makes one vector of each record; it is frozen, and must let no records mix
+    feature_norm   the length that features are clipped to, public
+
+    >>> x, model = torch.randn(400, 3), torch.nn.Linear(3, 2)
+    >>> clients = [(part, (part[:, 0] > 0).long()) for part in x.split(20)]
+    >>> loss = torch.nn.functional.cross_entropy
+    >>> task = equipoise.own_task(model, clients, loss, equipoise.accuracy)
+    >>> equipoise.encoded_task(task, torch.nn.Linear(3, 5), feature_norm=2.0)
+    Task('own': 20 clients, d = 6)
+    """
     encoder = encoder_of(features, feature_norm, type(features).__name__)
     return with_encoder(task, encoder, TaskOptions(batch=task.batch or "full"), task.iterations)
 
