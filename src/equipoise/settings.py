@@ -70,8 +70,7 @@ class Common(BaseModel):
     features: Path | None = flag(
         None,
         LEARNING,
-        "a Python file that defines features, a public, frozen torch module that makes a vector of "
-        "each image or text: a linear head on these is learnt, in place of the task's network",
+        "a file of a public encoder (features = MODULE): a linear head on what it gives is learnt",
     )
     seed: int = flag(0, LEARNING, "public seed of split, coins and minibatches; never of the noise")
     options: AlgorithmOptions = Field(default_factory=HashableOptions)
