@@ -29,7 +29,6 @@ from equipoise.result import Point, PublicOnly, Result
 from equipoise.resume import RunJournal
 from equipoise.settings import Run, Settings
 from equipoise.tasks import Task, TaskOptions, load_measure, load_task
-from equipoise.tasks.network import ModelClients
 from equipoise.tasks.public import public_only
 from equipoise.tasks.task import Predicts
 
@@ -181,11 +180,9 @@ def train_within(
             ledger=standings,
             fingerprints=prints,
         )
-    clients = ready.task.clients
-    if not ready.command and isinstance(clients, ModelClients):
-        known["module"] = clients.model.module
-    elif not ready.command:
-        known["module"] = ready.task.encoder
+    if not ready.command:
+        model = getattr(ready.task.clients, "model", None)  # of a network
+        known["module"] = model.module if model else ready.task.encoder
     return result.model_copy(update=known)
 
 
