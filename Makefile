@@ -9,7 +9,7 @@ DOCS := .[docs,record,report]
 .PHONY: run federation docs test lint release-check planted-bugs mutants crash-test test-federation crash-federation ledger-test ray-test \
 	reproduction reproduction-all install install-docs install-federation install-dev clean help \
 	bench bench-planner bench-records bench-per-example bench-tasks bench-stacking bench-search bench-noise bench-algorithms \
-	bench-federation bench-audit bench-persons bench-hospitals bench-optimisers
+	bench-federation bench-audit bench-persons bench-hospitals bench-optimisers bench-encoders
 
 run: install  ## the main job: plan, sweep and report on embedded data (under a minute); writes the folder study
 	@echo "== running examples/study.py"
@@ -69,6 +69,9 @@ bench-persons: install-dev  ## what clipping whole persons gains over group acco
 
 bench-hospitals: install-dev  ## what training together is worth to five unlike hospitals (resumable, about ten minutes)
 	$(BIN)/python benchmarks/hospitals.py
+
+bench-encoders: install-dev  ## what public encoders are worth to images; needs data (resumable, about half an hour)
+	$(BIN)/python benchmarks/encoders.py
 
 bench-per-example: install-dev  ## the cost of clipping single examples, beside Opacus and torch.func
 	$(BIN)/python benchmarks/per_example.py

@@ -38,6 +38,7 @@ TESTS = [
         "libsvm",
         "passes",
         "one_client",
+        "encoders",
         "attacks",
         "attack_curve",
         "guarantee",
@@ -77,6 +78,48 @@ RECORD_TESTS = [
 PERSON_TESTS = ["tests/test_persons.py"]
 
 BUGS = [  # what is wrong, file, old text, new text
+    (
+        "features are not cut to their length",
+        "tasks/encoder.py",
+        "np.where(useless[:, None], 0.0, features), self.norm)",
+        "np.where(useless[:, None], 0.0, features), np.inf)",
+    ),
+    (
+        "features: an encoder that mixes records is taken",
+        "tasks/encoder.py",
+        "            if self._mixes(kind):",
+        "            if self._mixes(kind) and False:",
+    ),
+    (
+        "features: an encoder that learns is taken",
+        "tasks/encoder.py",
+        "        if learnt or not _same(before, after):",
+        "        if learnt and not _same(before, after):",
+    ),
+    (
+        "features: a record that fails takes others with it",
+        "tasks/encoder.py",
+        "        if len(inputs) == 1:\n            return np.full((1, width), np.nan)",
+        "        if len(inputs) >= 1:\n            return np.full((len(inputs), width), np.nan)",
+    ),
+    (
+        "features: passes are not kept apart",
+        "tasks/encoder.py",
+        "        with one_pass(self.module, {}), torch.no_grad():\n            outputs: Tensor",
+        "        with torch.no_grad():\n            outputs: Tensor",
+    ),
+    (
+        "features: everybody may read them",
+        "cache.py",
+        "mode=0o600",
+        "mode=0o644",
+    ),
+    (
+        "features: a silo has an encoder of its own",
+        "federation/agreement.py",
+        "            here is None or here.fingerprint == self.encoder,",
+        "            here is None or self.encoder is not None,",
+    ),
     (
         "algorithm: FedAvg is called private",
         "algorithms/fedavg.py",

@@ -27,6 +27,7 @@ LEAVES = {
     "facts",
     "fields",
     "measures",
+    "places",
 }  # anybody may use these
 CORE = {"algorithms", "fleets", "privacy", "result", "settings", "tasks"}
 ALLOWED = {
@@ -43,10 +44,11 @@ ALLOWED = {
     "config": {"algorithms.catalogue", "refusals", "settings"},
     "origin": set(),
     "result": {"privacy.events", "settings", "describe", "origin", "prediction"},
-    "tasks": {"tasks", "privacy.per_example", "privacy.promise"},
+    "tasks": {"cache", "tasks", "privacy.per_example", "privacy.promise"},
     "tasks.catalogue": {"tasks", "paper.tasks"},
     "fleets": {"fleets", "algorithms", "privacy"},
     "journal": set(),
+    "cache": set(),
     "resume": {*CORE, "journal"},
     "engine": {*CORE, "resume"},
     "charging": CORE,
@@ -88,7 +90,7 @@ ALLOWED = {
     "sweeps.run": {"sweeps", "tasks", "paper.grid"},
     "sweeps.merge": {"sweeps", "saved"},
     "reports": {"reports", "result", "settings", "planning.plan", "sweeps.store", "privacy"},
-    "paper": {*CORE, "refusals", "paper", "planning.bounds", "reports"},
+    "paper": {*CORE, "cache", "refusals", "paper", "planning.bounds", "reports"},
     "cli": {
         "adapting",
         "auditing",

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from data_files import binary, cifar_archive, put
-from equipoise import DataError
-from equipoise.paper.data import cache, cifar10
+from equipoise import DataError, cache
+from equipoise.paper.data import cifar10
 from equipoise.paper.data import data_set as data_sets
 from equipoise.paper.data.cifar10 import CIFAR10
-from equipoise.paper.data.places import cache_folder, data_folder
+from equipoise.places import cache_folder, data_folder
 from problems import ROOT, run_command
 
 

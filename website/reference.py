@@ -22,7 +22,10 @@ PAGES = {
     "planning": ("Planning", "plan Plan Question"),
     "training": ("Training", "train rounds dry_run adapt save load"),
     "results": ("Results, and what is said of them", "Result evaluate DryRun About guarantee"),
-    "tasks": ("Tasks, settings, data", "Settings Run own_task Task accuracy try_data Tried"),
+    "tasks": (
+        "Tasks, settings, data",
+        "Settings Run own_task encoded_task Task accuracy try_data Tried",
+    ),
     "sweeps": ("Sweeps", "sweep report"),
     "guarantees": (
         "What a guarantee costs",

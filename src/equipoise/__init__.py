@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from equipoise.settings import Run, Settings
     from equipoise.stating import guarantee
     from equipoise.sweeps.run import sweep
+    from equipoise.tasks.encoded import encoded_task
     from equipoise.tasks.fixing import Fixed, fix
     from equipoise.tasks.own import accuracy, own_task
     from equipoise.tasks.task import Task
@@ -61,6 +62,7 @@ __all__ = [
     "audit",
     "compare_accountants",
     "dry_run",
+    "encoded_task",
     "epsilon_spent",
     "evaluate",
     "fix",
@@ -99,6 +101,7 @@ _names = lazy_names(
         "settings": "Run Settings",
         "stating": "guarantee",
         "sweeps.run": "sweep",
+        "tasks.encoded": "encoded_task",
         "tasks.fixing": "Fixed fix",
         "tasks.own": "accuracy own_task",
         "tasks.task": "Task",

@@ -34,6 +34,7 @@ from equipoise.result import Adapted, Result
 from equipoise.saved import check_room, claimed, load
 from equipoise.tasks import Task, TaskOptions, load_client, load_reader, load_task, task_spec
 from equipoise.tasks.catalogue import is_named
+from equipoise.tasks.encoded import own_table
 from equipoise.tasks.flat_model import named_tensors
 from equipoise.tasks.linear import LinearClients, Link
 from equipoise.tasks.network import ModelClients, measure
@@ -194,7 +195,7 @@ def adapt(
 
     result   a result, or the folder of one
     data     one's own records with their label: a file, or for task csv a frame or columns by name;
-             of a network a pair (inputs, targets)
+             of a network, or a head on an encoder, a pair (inputs, targets)
     client   or else: the records of this client of the task, from 0
     layers   of a network: the last layer (the default), or all
     task     the task, where it was made in Python
@@ -271,6 +272,8 @@ def _own(
         clients = task.clients if client is None else _alone(task, client)
     if isinstance(clients, LinearClients):
         _check_linear(layers)
+        if data is not None:
+            return LinearOwn(_taught(own_table(task, data)), clients.link)
         return _linear_own(clients)
     require(
         isinstance(clients, ModelClients),
@@ -292,9 +295,14 @@ def _check_linear(layers: Layers | None) -> None:
 
 
 def _linear_own(clients: LinearClients) -> LinearOwn:
-    """Of one client alone, less records without a label, which are all zero."""
+    """Of one client alone."""
     table = Table(clients.features.numpy(), clients.targets.numpy())
-    return LinearOwn(table.rows(table.features[:, -1] != 0), clients.link)
+    return LinearOwn(_taught(table), clients.link)
+
+
+def _taught(table: Table) -> Table:
+    """Less records that count for nothing, which are all zero."""
+    return table.rows(table.features[:, -1] != 0)
 
 
 def _network_own(clients: ModelClients, result: Result, data: Any, layers: Layers) -> NetworkOwn:

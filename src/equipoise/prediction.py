@@ -14,7 +14,8 @@ from torch import nn
 
 from equipoise.errors import DataError, require
 from equipoise.result import Result
-from equipoise.tasks import TaskOptions, load_network, load_reader
+from equipoise.tasks import TaskOptions, load_encoder, load_network, load_reader
+from equipoise.tasks.encoder import Encoder, Head, read_encoder
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.own import NOT_TO_BE_RELEASED
 
@@ -84,14 +85,40 @@ def predict(result: Result, source: Any) -> Any:
     return made.values[:, 0] if len(made.names) == 1 else made.values
 
 
+def with_features(result: Result, path: str) -> Result:
+    """The result, with the encoder of this file for its model."""
+    encoder = read_encoder(path)
+    check_encoder(result, encoder)
+    return result.model_copy(update={"module": encoder})
+
+
 def model_of(result: Result) -> nn.Module:
     """The trained torch module, for use: of a linear model an nn.Linear on coded features, whose
     outputs are logits (of the second class, where there are two) or the scaled value; of a network
     the task's own module."""
-    module = _network(result) or _linear(result)
+    module = _encoded(result) or _network(result) or _linear(result)
     if result.adapted:
         setattr(module, NOT_TO_BE_RELEASED, True)
     return module
+
+
+def _encoded(result: Result) -> nn.Module | None:
+    """The encoder and the linear head that was trained on its features; None without an
+    encoder."""
+    if "encoder" not in result.reading:
+        return None
+    encoder: Encoder = result.module or load_encoder(result.run.task, TaskOptions.of(result.run))
+    check_encoder(result, encoder)
+    return Head(encoder, _linear(result))
+
+
+def check_encoder(result: Result, encoder: Encoder) -> None:
+    """Refuse another encoder than that of the run."""
+    require(
+        encoder.fingerprint == result.reading.get("encoder"),
+        f"features={encoder.name} is not the encoder of this run: its code, weights or "
+        "feature_norm differ; give the one that the run was trained with",
+    )
 
 
 def _network(result: Result) -> nn.Module | None:

@@ -5,6 +5,7 @@ default that means what was before. What version 0.1 wrote (format 0: everything
 """
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -201,8 +202,8 @@ class Result(BaseModel):
     origin          when and how it came about; None where nobody noted it, and of simulations,
                     which anybody can repeat. Results that differ in nothing else are equal
     x               the model that `run.returns` says, a vector [d]; not part of the document
-    module          of a task that was made in Python, which no name can load: its torch module; not
-                    part of the document either
+    module          of a task that was made in Python, which no name can load: its torch module, or
+                    its encoder; not part of the document either
     """
 
     model_config = ConfigDict(
@@ -291,7 +292,7 @@ class Result(BaseModel):
         """The trained torch module, in eval mode. Of a network it is the task's own; of a linear
         model an nn.Linear on coded features, whose outputs are logits (sigmoid of the one output is
         the probability of the second class, softmax of several those of the classes) or, of least
-        squares, (value - middle) / half range."""
+        squares, (value - middle) / half range. Of a linear head it is both, encoder and head."""
         from equipoise.prediction import model_of  # torch
 
         return model_of(self)
@@ -302,6 +303,13 @@ class Result(BaseModel):
         from equipoise.prediction import predict  # torch
 
         return predict(self, data)
+
+    def with_features(self, file: Any) -> "Result":
+        """The same result of a linear head, for its `model`: a saved run names its encoder, and
+        does not hold it. The file must be the one that was trained with."""
+        from equipoise.prediction import with_features  # torch
+
+        return with_features(self, os.fspath(file))
 
     def __getstate__(self) -> dict[Any, Any]:
         """Without the module, which need not be fit to be pickled."""

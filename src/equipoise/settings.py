@@ -68,6 +68,11 @@ class Common(BaseModel):
         "regulariser of the linear model that public records alone teach, from which a warm start "
         "begins (default: as l2; a plan finds it by cross-validation on these records)",
     )
+    features: Path | None = flag(
+        None,
+        LEARNING,
+        "a file of a public encoder (features = MODULE): a linear head on what it gives is learnt",
+    )
     seed: int = flag(0, LEARNING, "public seed of split, coins and minibatches; never of the noise")
     options: AlgorithmOptions = Field(default_factory=HashableOptions)
     """Settings of one algorithm alone, by name, such as prox; they may be keywords themselves."""

@@ -182,9 +182,9 @@ def train_within(
             ledger=standings,
             fingerprints=prints,
         )
-    clients = ready.task.clients
-    if not ready.command and isinstance(clients, ModelClients):
-        known["module"] = clients.module
+    if not ready.command:
+        clients, encoder = ready.task.clients, ready.task.encoder
+        known["module"] = clients.module if isinstance(clients, ModelClients) else encoder
     return result.model_copy(update=known)
 
 

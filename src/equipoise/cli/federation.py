@@ -79,7 +79,9 @@ def federation_propose(
     keys = [read_public(path) for path in silos]
     agreement = propose(chosen, keys, records or None)
     file = chosen.task if agreement.task_file else None
-    result = beforehand(agreement, lead_part(agreement, task_file=file, proxy=chosen.proxy))
+    features = chosen.features
+    part = lead_part(agreement, task_file=file, proxy=chosen.proxy, features=features)
+    result = beforehand(agreement, part)
     write_agreement(agreement, out)
     for line in agreed_lines(result):
         output().print(line)
@@ -113,6 +115,9 @@ def federation_lead(
     task_file: Annotated[
         str | None, Parameter(help="the task file, where the agreement is about one")
     ] = None,
+    features: Annotated[
+        str | None, Parameter(help="the encoder's file, where the agreement is about one")
+    ] = None,
     patience: Annotated[
         float, Parameter(help="seconds that a silo may be away before the run stops and names it")
     ] = 60.0,
@@ -139,7 +144,7 @@ def federation_lead(
             say(f"{out} holds the result of this agreement: the silos are told that it is over")
             _dismiss(agreed, way)
             return
-        task = lead_part(agreed, test, proxy, groups, task_file)
+        task = lead_part(agreed, test, proxy, groups, task_file, features)
         with claimed(out) as claim:
             result = _led(lambda: lead(agreed, task, way, watched))
             try:

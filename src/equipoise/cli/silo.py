@@ -36,6 +36,9 @@ Person = Annotated[
 TaskFile = Annotated[
     str | None, Parameter(help="your copy of the task file, where the agreement is about one")
 ]
+Features = Annotated[
+    str | None, Parameter(help="your copy of the encoder's file, where the agreement is about one")
+]
 LedgerFile = Annotated[
     Path | None, Parameter(help="your ledger: what all runs on your records may cost together")
 ]
@@ -67,6 +70,7 @@ def silo_check(
         str | None, Parameter(name="--silo", help="or its name in the agreement")
     ] = None,
     task_file: TaskFile = None,
+    features: Features = None,
     fellows: Fellows = (),
     ledger: LedgerFile = None,
     cap_epsilon: CapEpsilon = None,
@@ -92,7 +96,7 @@ def silo_check(
     _show_log(logging.WARNING if agreed.run.label else logging.INFO)
     index = _index(agreed, key, name)
     _check_fellows(agreed, fellows)
-    part = silo_part(agreed, index, data, task_file, person)
+    part = silo_part(agreed, index, data, task_file, person, features)
     ready, budget = prepared_for(agreed, index, part), budget_of(ledger, cap_epsilon, cap_delta)
     _show(agreed, index, part)
     if budget:
@@ -126,6 +130,7 @@ def silo_run(
         Parameter(help="the link's ca.pem (default: the authorities that this machine trusts)"),
     ] = None,
     task_file: TaskFile = None,
+    features: Features = None,
     fellows: Fellows = (),
     cap_epsilon: CapEpsilon = None,
     cap_delta: CapDelta = None,
@@ -166,7 +171,7 @@ def silo_run(
     lacking = _lacks_fellows(agreed, index, fellows)
     require(not lacking, lacking)
     unit = agreed.run.unit
-    part = silo_part(agreed, index, data, task_file, person)
+    part = silo_part(agreed, index, data, task_file, person, features)
     part = placed(part, chosen_device(device or HOST, part, unit), unit)
     ready, budget = prepared_for(agreed, index, part), Budget(ledger, cap_epsilon, cap_delta)
     with Ledger(ledger) as books:

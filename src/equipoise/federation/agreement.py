@@ -28,7 +28,14 @@ from equipoise.settings import Run, Settings
 from equipoise.tasks import Task, is_file
 from equipoise.training import Prepared, account_of, public_comparison
 
-NO_PATHS: dict[str, Any] = {"data": (), "test": (), "proxy": (), "bounds": None, "groups": None}
+NO_PATHS: dict[str, Any] = {
+    "data": (),
+    "test": (),
+    "proxy": (),
+    "bounds": None,
+    "features": None,
+    "groups": None,
+}
 
 
 class Member(BaseModel):
@@ -54,6 +61,7 @@ class Agreement(BaseModel):
     sizes       how many records each silo has, where that is public: all but unit client
     bounds      the text of the bounds file, of tasks that have one
     task_file   SHA-256 of the task file, where the task is one
+    encoder     the fingerprint of the public encoder, where a linear head is learnt on its features
     lattices    the step of the lattice of each silo's releases (one, if all are alike), which each
                 derives by itself and compares
     nonce       so that no two agreements are alike
@@ -70,6 +78,7 @@ class Agreement(BaseModel):
     sizes: tuple[int, ...] | None = None
     bounds: str | None = None
     task_file: str | None = None
+    encoder: str | None = None
     lattices: tuple[float, ...]
 
     def to_json(self) -> str:
@@ -123,10 +132,25 @@ class Agreement(BaseModel):
         )
         return facts
 
+    def _check_encoder(self, task: Task) -> None:
+        """Refuse other features than all others use."""
+        here = task.encoder
+        require(
+            self.encoder is None or here is not None,
+            "the agreement is about a linear head on the features of an encoder: give your copy of "
+            "its file (--features FILE)",
+        )
+        require(
+            here is None or here.fingerprint == self.encoder,
+            f"features={here and here.name} is not what was agreed on: "
+            + ("the encoder differs; get it from the lead" if self.encoder else "leave it out"),
+        )
+
     def prepared(self, task: Task) -> Prepared:
         """The run before its first step, as whoever has a part of the task makes it: when silos
         communicate, and what each of them spends, are derived, never taken over."""
         check_agreement(self)
+        self._check_encoder(task)
         facts, schedule = self.facts(task), schedule_of(self.run)
         spent = account_of(self.run, facts, schedule)
         lattices = tuple(event.lattice for event in spent.events)

@@ -59,6 +59,7 @@ def propose(
         sizes=facts.sizes,
         bounds=bounds,
         task_file=digest_of(settings.task),
+        encoder=task.encoder and task.encoder.fingerprint,
         lattices=tuple(event.lattice for event in spent.events),
     )
     check_agreement(agreement)

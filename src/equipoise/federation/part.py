@@ -20,9 +20,10 @@ def silo_part(
     data: str | None = None,
     task_file: str | None = None,
     person: str | None = None,
+    features: str | None = None,
 ) -> Task:
     """The task with one silo's own records, from its file or folder `data`; `person` is its file of
-    names, where those are not in a column."""
+    names, where those are not in a column, and `features` its copy of the encoder."""
     name, options = _name(agreement, task_file), _options(agreement)
     brings = task_spec(name).takes.files
     if brings and data is None:
@@ -40,6 +41,7 @@ def silo_part(
             f"person={person} where the agreement names the column {options.person}: leave it out",
         )
         options = replace(options, person=person)
+    options = replace(options, features=features)
     if data is not None:
         everybody = tuple(f"silo {member.name}" for member in agreement.silos)
         mine = (*everybody[:index], data, *everybody[index + 1 :])
@@ -53,9 +55,10 @@ def lead_part(
     proxy: tuple[str, ...] = (),
     groups: str | None = None,
     task_file: str | None = None,
+    features: str | None = None,
 ) -> Task:
     """The task as everybody may know it, with the lead's public records."""
-    options = replace(_options(agreement), test=test, proxy=proxy, groups=groups)
+    options = replace(_options(agreement), test=test, proxy=proxy, groups=groups, features=features)
     return load_to_plan(_name(agreement, task_file), options)
 
 

@@ -258,7 +258,7 @@ def _plan(
     spec = task_spec(question.task or "")
     clients = public.facts.clients if spec.deals else None
     shared = {**question.passed_on(clients), "task": question.task}
-    if l2 is not None and spec.takes.l2:
+    if l2 is not None:
         shared |= {"l2": l2, "public_l2": public.task.public_l2}
     return Plan(
         verdict=verdict,

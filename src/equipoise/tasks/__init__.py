@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         TASKS,
         is_file,
         load_client,
+        load_encoder,
         load_measure,
         load_network,
         load_reader,
@@ -27,6 +28,7 @@ __all__ = [
     "TaskOptions",
     "is_file",
     "load_client",
+    "load_encoder",
     "load_measure",
     "load_network",
     "load_reader",
@@ -41,8 +43,8 @@ __getattr__ = lazy_names(
     __name__,
     {
         "catalogue": (
-            "TASKS is_file load_client load_measure load_network load_reader load_task "
-            "load_to_plan task_spec"
+            "TASKS is_file load_client load_encoder load_measure load_network load_reader "
+            "load_task load_to_plan task_spec"
         ),
         "own": "own_task",
         "task": "Clients Measured Task TaskOptions stacked",

@@ -23,17 +23,17 @@ def meaning_of(loss: Any) -> Meaning | None:
     return None
 
 
-def _shares(outputs: Tensor, targets: Tensor) -> Predictions | None:
+def shares(outputs: Tensor, targets: Tensor) -> Predictions | None:
     """Of the classes, by a softmax."""
     if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
         return None
     classes = outputs.shape[1]
     if classes < 2 or not 0 <= int(targets.min()) <= int(targets.max()) < classes:
         return None
-    shares = torch.softmax(outputs, 1)
+    each = torch.softmax(outputs, 1)
     if classes == 2:
-        shares = shares[:, 1]
-    return Predictions(shares.numpy(), targets.long().numpy(), classes)
+        each = each[:, 1]
+    return Predictions(each.numpy(), targets.long().numpy(), classes)
 
 
 def _share(outputs: Tensor, targets: Tensor) -> Predictions | None:
@@ -56,8 +56,8 @@ def _value(outputs: Tensor, targets: Tensor) -> Predictions | None:
 
 
 MEANINGS: dict[tuple[Any, ...], Meaning] = {
-    (functional.cross_entropy, nn.CrossEntropyLoss): _shares,
-    (functional.nll_loss, nn.NLLLoss): _shares,
+    (functional.cross_entropy, nn.CrossEntropyLoss): shares,
+    (functional.nll_loss, nn.NLLLoss): shares,
     (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss): _share_of_logit,
     (functional.binary_cross_entropy, nn.BCELoss): _share,
     (functional.mse_loss, nn.MSELoss, functional.l1_loss, nn.L1Loss): _value,

@@ -1,5 +1,6 @@
 """Every task by name."""
 
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,16 @@ from typing import Any
 from equipoise.errors import DataError, InvalidValue, require
 from equipoise.paper.tasks import cifar10, fed_ixi, femnist, messidor, reddit
 from equipoise.tasks import breast_cancer, csv, digits, libsvm, own, quadratic
+from equipoise.tasks.encoded import with_encoder
+from equipoise.tasks.encoder import Encoder, read_encoder
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.network import ModelClients
 from equipoise.tasks.reader import Reader
 from equipoise.tasks.task import Measure, Task, TaskOptions, TaskSpec, alone
+
+ANOTHER_ENCODER = (
+    "a saved run holds its name alone: give the file, equipoise.load(RUN).with_features(FILE)"
+)
 
 TASKS: dict[str, TaskSpec] = {
     "breast-cancer": breast_cancer.SPEC,
@@ -50,7 +57,8 @@ def task_spec(name: str) -> TaskSpec:
 
 def load_task(name: str, options: TaskOptions) -> Task:
     """The task with all its clients, in this process."""
-    return _checked(name, options).load(options)
+    spec = _checked(name, options)
+    return _with_features(spec.load(options), spec, options)
 
 
 def load_client(name: str, options: TaskOptions, client: int) -> Task:
@@ -60,15 +68,28 @@ def load_client(name: str, options: TaskOptions, client: int) -> Task:
     """
     spec = _checked(name, options)
     if spec.load_client:
-        return spec.load_client(options, client)
-    return alone(spec.load(options), client)
+        task = spec.load_client(options, client)
+    else:
+        task = alone(spec.load(options), client)
+    return _with_features(task, spec, options)
 
 
 def load_to_plan(name: str, options: TaskOptions) -> Task:
     """The task as a planner may see it: private files are not opened; of other tasks it uses the
     pool."""
     spec = _checked(name, options)
-    return (spec.load_to_plan or spec.load)(options)
+    return _with_features((spec.load_to_plan or spec.load)(options), spec, options)
+
+
+def _with_features(task: Task, spec: TaskSpec, options: TaskOptions) -> Task:
+    """The task, or a linear head on the features of an encoder where one is given."""
+    if options.features is None:
+        return task
+    encoder = read_encoder(options.features)
+    if spec.own_files:
+        own_batch = replace(options, batch=task.batch or "full")
+        return with_encoder(task, encoder, own_batch, task.iterations)
+    return with_encoder(task, encoder, options)
 
 
 def load_measure(
@@ -94,7 +115,13 @@ def load_measure(
     if spec.measure and files:
         return spec.measure(files, **reading)
     require(not data, f"data with task={name}, which brings its own records: leave it out")
-    measure = load_task(name, options).measure
+    task = load_task(name, options)
+    measure = task.measure
+    require(
+        task.reading.get("encoder") == reading.get("encoder"),
+        f"features={options.features} with task={name}: it is not the encoder of this run; "
+        f"{ANOTHER_ENCODER}",
+    )
     if measure is None:
         way_out = ": give --data FILE" if spec.measure else ""
         raise InvalidValue(f"task={name} has no public test records{way_out}")
@@ -137,6 +164,19 @@ def load_network(name: str, options: TaskOptions) -> FlatModel | None:
     return clients.model
 
 
+def load_encoder(name: str, options: TaskOptions) -> Encoder:
+    """The encoder of a run of this task."""
+    if options.features is not None and Path(options.features).is_file():
+        return read_encoder(options.features)
+    within = is_file(name) and own.encoder_of_file(name, options)
+    if within and options.features is None:
+        return within
+    raise InvalidValue(
+        f"features={options.features} with task={name}: the encoder of this run is not there; "
+        f"{ANOTHER_ENCODER}"
+    )
+
+
 def is_named(name: str) -> bool:
     """Whether it stands for a task that anybody can load."""
     return name in TASKS or is_file(name)
@@ -150,6 +190,7 @@ def is_file(name: str) -> bool:
 def _checked(name: str, options: TaskOptions) -> TaskSpec:
     """The task, once it is clear that it understands everything that was said to it."""
     spec = task_spec(name)
+    linear = spec.takes.l2 or spec.takes.features or options.features is not None
     _check_overlap(options)
     for option in ("data", "test", "proxy"):
         require(
@@ -172,11 +213,11 @@ def _checked(name: str, options: TaskOptions) -> TaskSpec:
         f"bounds with task={name}: only tasks csv and libsvm read them; leave it out",
     )
     require(
-        spec.takes.l2 or options.l2 is None,
+        linear or options.l2 is None,
         f"l2 with task={name}, which is no linear model with a regulariser: leave it out",
     )
     require(
-        spec.takes.l2 or options.public_l2 is None,
+        linear or options.public_l2 is None,
         f"public_l2 with task={name}, which is no linear model with a regulariser: leave it out",
     )
     require(

@@ -1,10 +1,6 @@
 """A user's own torch model and data: an nn.Module, one data set per client, a loss and a metric."""
 
-import runpy
-import sys
-import traceback
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -16,7 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from equipoise.errors import DataError, EquipoiseError, UserCode, require
+from equipoise.errors import DataError, InvalidValue, UserCode, require
+from equipoise.tasks.encoded import Constant, with_encoder
+from equipoise.tasks.encoder import Encoder, encoder_in
 from equipoise.tasks.flat_model import FlatModel
 from equipoise.tasks.made_up import Kind, kind_of
 from equipoise.tasks.model_records import Records
@@ -38,6 +36,7 @@ from equipoise.tasks.persons import numbered
 from equipoise.tasks.several import Parts
 from equipoise.tasks.task import Takes, Task, TaskOptions, TaskSpec, fingerprint, with_owners
 from equipoise.tasks.trying import kinds_that_work, with_logits
+from equipoise.tasks.user_file import run_file
 
 LEARNING_RATE = 0.01
 ITERATIONS = 100
@@ -256,13 +255,31 @@ def file_spec(path: str) -> TaskSpec:
     return TaskSpec(
         path,
         partial(task_file, path),
-        Takes(files=True, public_records=False),
+        Takes(files=True, public_records=False, features=True),
         load_client=partial(task_file, path),
         load_to_plan=partial(task_file_to_plan, path),
         deals=False,
         network=partial(network_of_file, path),
         own_files=True,
     )
+
+
+def _head(path: str, given: dict[str, Any]) -> dict[str, Any]:
+    """What stands for model, loss and metric where the file names an encoder instead."""
+    classes = given.get("classes")
+    if not isinstance(classes, int) or classes < 2:
+        raise InvalidValue(
+            f"{path} defines features, and no classes: say how many classes there are (labels are "
+            "0, 1, ...), which is public"
+        )
+    model = Constant(classes, encoder_in(given, path).dtype)
+    return {"model": model, "loss": nn.functional.cross_entropy, "metric": accuracy}
+
+
+def encoder_of_file(path: str, options: TaskOptions) -> Encoder | None:
+    """The encoder that a task file names, if it does, whatever has become of its data."""
+    given = _given(path, options.seed, ())
+    return encoder_in(given, path) if isinstance(given.get("model"), Constant) else None
 
 
 def network_of_file(path: str, options: TaskOptions) -> nn.Module:
@@ -275,8 +292,10 @@ def network_of_file(path: str, options: TaskOptions) -> nn.Module:
 
 def task_file(path: str, options: TaskOptions, only: Only = None) -> Task:
     """The task that a Python file defines by the names model, loss, metric, and perhaps test, pool,
-    example, learning_rate, iterations, batch, error_name; and either by clients, or by a function
-    client(path), which makes a client's data set of the file or folder that it brings (`data`).
+    example, learning_rate, iterations, batch, error_name; or, for a linear head on the features of
+    a public encoder, by features and classes in place of model, loss and metric; and either by
+    clients, or by a function client(path), which makes a client's data set of the file or folder
+    that it brings (`data`).
 
     It runs with torch seeded by the public seed: initial weights repeat.
     """
@@ -290,6 +309,11 @@ def task_file(path: str, options: TaskOptions, only: Only = None) -> Task:
             f"{option} with task={path}, which brings its own public records: leave it out",
         )
     given = _given(path, options.seed, GIVEN)
+    encoded = isinstance(given["model"], Constant)
+    require(
+        encoded or options.features is not None or options.l2 is options.public_l2 is None,
+        f"l2 with task={path}, which is no linear model with a regulariser: leave it out",
+    )
     chosen = {name: given[name] for name in (*GIVEN, *MAY_BE_GIVEN) if name in given}
     if options.batch is not None:
         chosen["batch"] = options.minibatch
@@ -304,7 +328,11 @@ def task_file(path: str, options: TaskOptions, only: Only = None) -> Task:
     # The loss and the metric are in the code.
     code = np.frombuffer(Path(path).read_bytes(), dtype=np.uint8)
     records = np.frombuffer(bytes.fromhex(task.fingerprint), dtype=np.uint8)
-    return replace(task, fingerprint=fingerprint([code, records]))
+    task = replace(task, fingerprint=fingerprint([code, records]))
+    if not encoded:
+        return task
+    options = replace(options, batch=task.batch or "full")
+    return with_encoder(task, encoder_in(given, path), options, task.iterations)
 
 
 def task_file_to_plan(path: str, options: TaskOptions) -> Task:
@@ -343,7 +371,9 @@ def _clients(path: str, given: dict[str, Any], options: TaskOptions) -> Sequence
 def _given(path: str, seed: int, names: tuple[str, ...]) -> dict[str, Any]:
     """What the file defines, `names` among it."""
     require(Path(path).is_file(), f"task={path!r}: there is no such file")
-    given = _run_file(path, seed)
+    given = run_file(path, seed)
+    if "features" in given and "model" not in given:
+        given |= _head(path, given)
     missing = [name for name in names if name not in given]
     require(
         not missing,
@@ -351,54 +381,3 @@ def _given(path: str, seed: int, names: tuple[str, ...]) -> dict[str, Any]:
         "client), loss and metric",
     )
     return given
-
-
-def _run_file(path: str, seed: int) -> dict[str, Any]:
-    """The names that the file defines; of an error only its kind and place: its words may hold
-    records."""
-    with torch.random.fork_rng(devices=[]), redirect_stdout(sys.stderr):
-        torch.manual_seed(seed)
-        sys.path.insert(0, str(Path(path).resolve().parent))
-        try:
-            return runpy.run_path(path)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            if isinstance(error, EquipoiseError) and _is_ours(error):
-                raise
-            kind_and_line = (
-                f"line {_line(error, path)}: {type(error).__name__}{_about(error, path)}"
-            )
-        finally:
-            sys.path.pop(0)
-    raise DataError(f"{path}, {kind_and_line}")
-
-
-def _is_ours(error: EquipoiseError) -> bool:
-    """Whether this package raised it: others may use our errors too, with words of their own."""
-    *_, last = traceback.extract_tb(error.__traceback__)
-    return Path(last.filename).is_relative_to(Path(__file__).parents[1])
-
-
-def _about(error: BaseException, path: str) -> str:
-    """What an error says of the file's own text: its syntax, or a name that stands in it."""
-    if isinstance(error, SyntaxError) and error.filename == path:
-        return f": {_first_line(error)}"
-    name = error.name if isinstance(error, ImportError | NameError) else None
-    source = Path(path).read_text(encoding="utf-8", errors="replace")
-    return f": {name} is not there" if name and name in source else ""
-
-
-def _line(error: BaseException, path: str) -> str:
-    if isinstance(error, SyntaxError) and error.filename == path:
-        return str(error.lineno)
-    lines = [
-        str(frame.lineno)
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == path
-    ]
-    return lines[-1] if lines else "?"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:200]

@@ -194,6 +194,7 @@ class TaskOptions:
     unit         whose privacy is protected: if one record's, then no record may change the number
                  of the others
     person       what says whose a record is: a column, or a file with a name on each line
+    features     a file with a public encoder: a linear head on its features is learnt
     """
 
     clients: int | None = None
@@ -213,6 +214,7 @@ class TaskOptions:
     groups: str | None = None
     unit: Unit = "client"
     person: str | None = None
+    features: str | None = None
 
     @classmethod
     def of(cls, settings: object) -> Self:
@@ -266,6 +268,7 @@ class Task:
     number          of clients in all, where only one of them was loaded
     device          where its clients compute
     reading         what is needed to read other files like those of the task
+    encoder         what public records and private ones went through (an `Encoder`), if anything
     """
 
     name: str
@@ -294,6 +297,7 @@ class Task:
     number: int | None = None
     device: str = HOST
     reading: dict[str, Any] = field(default_factory=dict)
+    encoder: Any = None
 
     def __repr__(self) -> str:
         return f"Task({self.name!r}: {len(self.clients.sizes)} clients, d = {self.dimension})"
@@ -371,6 +375,7 @@ class Takes(NamedTuple):
     l2: bool = False
     public_records: bool = True
     test_share: bool = False
+    features: bool = False  # whether its file may itself ask for a linear head
 
 
 @dataclass(frozen=True)

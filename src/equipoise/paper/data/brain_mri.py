@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from equipoise.cache import Arrays
 from equipoise.errors import DataError
-from equipoise.paper.data.cache import Arrays
 from equipoise.paper.data.data_set import DataSet
 from equipoise.paper.data.files import File
 

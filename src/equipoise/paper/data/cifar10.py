@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.cache import Arrays
 from equipoise.errors import DataError
-from equipoise.paper.data.cache import Arrays
 from equipoise.paper.data.data_set import DataSet, Download
 from equipoise.paper.data.files import File
 

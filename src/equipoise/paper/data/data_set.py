@@ -9,10 +9,10 @@ from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from equipoise.cache import Arrays, checksums, keep, load
 from equipoise.errors import DataError
-from equipoise.paper.data.cache import Arrays, checksums, keep, load
 from equipoise.paper.data.files import File, read_files, sources
-from equipoise.paper.data.places import cache_folder, data_folder
+from equipoise.places import cache_folder, data_folder
 
 Reader = Callable[[Iterator[File]], Arrays]
 """Makes inputs, targets and owners of train and test records (`train_inputs` ...) of files."""

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from equipoise.cache import Arrays
 from equipoise.errors import DataError
-from equipoise.paper.data.cache import Arrays
 from equipoise.paper.data.data_set import DataSet
 from equipoise.paper.data.files import File
 from equipoise.paper.data.leaf import Parts, add_users, check_same_users

@@ -2,15 +2,15 @@
 
 from typing import NamedTuple
 
+from equipoise.cache import Arrays
 from equipoise.errors import DataError, require
 from equipoise.paper.data.brain_mri import FED_IXI, HIPPOCAMPUS
-from equipoise.paper.data.cache import Arrays
 from equipoise.paper.data.cifar10 import CIFAR10
 from equipoise.paper.data.data_set import DataSet
 from equipoise.paper.data.femnist import FEMNIST
 from equipoise.paper.data.fundus import DEEPDRID, MESSIDOR
-from equipoise.paper.data.places import cache_folder
 from equipoise.paper.data.reddit import REDDIT
+from equipoise.places import cache_folder
 
 DATA_SETS: dict[str, DataSet] = {
     data_set.name: data_set

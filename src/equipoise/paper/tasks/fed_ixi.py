@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from equipoise.cache import Arrays
 from equipoise.errors import DataError
 from equipoise.paper.data.brain_mri import FED_IXI, HIPPOCAMPUS, HOSPITALS
-from equipoise.paper.data.cache import Arrays
 from equipoise.paper.networks import UNet3d
 from equipoise.paper.tasks.rows import ROWS
 from equipoise.paper.tasks.table1 import federated_task

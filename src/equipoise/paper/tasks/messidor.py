@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from equipoise.paper.data.cache import Arrays
+from equipoise.cache import Arrays
 from equipoise.paper.data.data_set import DataSet
 from equipoise.paper.data.fundus import DEEPDRID, MESSIDOR
 from equipoise.paper.networks import vgg11

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from equipoise.paper.data.cache import Arrays
+from equipoise.cache import Arrays
 from equipoise.paper.data.reddit import PAD, REDDIT, UNKNOWN
 from equipoise.paper.networks import NextWord
 from equipoise.paper.tasks.rows import ROWS

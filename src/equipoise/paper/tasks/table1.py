@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from equipoise.cache import Arrays
 from equipoise.errors import require
-from equipoise.paper.data.cache import Arrays
 from equipoise.paper.tasks.rows import Row
 from equipoise.seeds import stream
 from equipoise.tasks.flat_model import FlatModel

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from equipoise.errors import DataError
-from equipoise.paper.data.places import cache_folder
+from equipoise.places import cache_folder
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -61,7 +61,8 @@ def _write_arrays(arrays: Arrays, folder: Path) -> None:
 
 
 def _write(path: Path, write: Callable[[Any], Any]) -> None:
-    with path.open("wb") as file:
+    """For nobody else to read: prepared records are as private as records."""
+    with open(path, "wb", opener=partial(os.open, mode=0o600)) as file:
         write(file)
         file.flush()
         os.fsync(file.fileno())
