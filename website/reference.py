@@ -24,7 +24,7 @@ PAGES = {
     "results": ("Results, and what is said of them", "Result evaluate DryRun About guarantee"),
     "tasks": (
         "Tasks, settings, data",
-        "Settings Run own_task encoded_task Task accuracy try_data Tried",
+        "Settings Run own_task encoded_task fix Fixed Task accuracy try_data Tried",
     ),
     "sweeps": ("Sweeps", "sweep report"),
     "guarantees": (

@@ -15,7 +15,11 @@ CHANNELS = 8  # in a group, at least: few numbers have no statistics worth the n
 
 
 class Fixed(NamedTuple):
-    """A model, and what was changed in it, a sentence for each layer."""
+    """What became of a model.
+
+    model    a copy in which no layer learns from other examples
+    changes  what was changed in it, a sentence for each layer
+    """
 
     model: nn.Module
     changes: tuple[str, ...]
@@ -30,6 +34,15 @@ def fix(model: nn.Module) -> Fixed:
 
     Factors and shifts stay as they are, running statistics are dropped: train, or fine-tune, the
     model that comes out. A batch norm in eval mode learns nothing and stays.
+
+    model  any module; it is left as it is
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8))
+    >>> equipoise.fix(model).model
+    Sequential(
+      (0): Linear(in_features=4, out_features=8, bias=True)
+      (1): GroupNorm(1, 8, eps=1e-05, affine=True, bias=True)
+    )
     """
     require(isinstance(model, nn.Module), f"model={type(model).__name__} is not a torch nn.Module")
     fixed = copy.deepcopy(model)
