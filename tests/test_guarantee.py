@@ -187,10 +187,10 @@ def test_the_first_sentence_is_true_word_for_word(results):
         seen = "every message of every client" if result.run.trust == "local" else "the sum of all"
         assert sentence.startswith(f"Anyone who sees {seen}")
     sums = guarantee_of(results["sums"]).sentence
-    assert ", and all that 2 colluding clients know, and tests whether" in sums
-    assert "whether the data of one client that does not collude are" in sums
-    assert "did not send zeros" in guarantee_of(results["zero-out"]).sentence
-    assert "and not left out" in guarantee_of(results["own rates"]).sentence
+    assert " and all that 2 colluding clients know, knows all data except those of" in sums
+    assert "whether the data of one client that does not collude are particular ones" in sums
+    assert "rather than sending zeros" in guarantee_of(results["zero-out"]).sentence
+    assert "rather than left out" in guarantee_of(results["own rates"]).sentence
 
 
 def test_the_numbers_that_everybody_quotes(results):
@@ -282,7 +282,7 @@ def test_what_is_told_apart_is_not_said_to_look_alike(results):
 def test_of_zero_out_other_records_are_said_to_be_protected_less(results):
     for kind in ("client", "zero-out"):
         document = guarantee_of(results[kind])
-        said = "for that mu counts twice" in document.reach
+        said = "for that, mu counts twice" in document.reach
         assert said == (kind == "zero-out")
         assert document.reach in statement(results[kind])
 

@@ -299,10 +299,10 @@ def quoted(result: Result, attack: Attack | None) -> str:
     others = COLLUDING.get(number, MORE_COLLUDING.format(number=number))
     seeing = SEEING[run.trust].format(others=others)
     return (
-        f"Anyone who sees {seeing} and tests whether {case}, finds at most "
-        f"{percent(attack.tpr)} of the cases in which this is so, if the test raises a false alarm "
-        f"in at most {as_given(attack.fpr)} of the cases in which it is not; even if they know all "
-        f"data but those of {whose}."
+        f"Anyone who sees {seeing}, knows all data except those of {whose}, and tests whether "
+        f"{case} will detect this in at most {percent(attack.tpr)} of the cases in which it is so, "
+        f"if the test raises a false alarm in at most {as_given(attack.fpr)} of the cases in which "
+        "it is not."
     )
 
 

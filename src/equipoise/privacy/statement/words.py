@@ -23,11 +23,10 @@ NEIGHBOURS: dict[Neighbours, str] = {
     "divisors unchanged",
 }
 WHETHER: dict[Neighbours, str] = {
-    "replace-one": "the data of {whose} are certain given ones, and not certain others in their "
-    "place",
-    "zero-out": "{whose} took part with certain given data, and did not send zeros, noised like "
-    "any other message",
-    "add-remove": "certain given data of {whose} were among the records, and not left out",
+    "replace-one": "the data of {whose} are particular ones rather than particular others",
+    "zero-out": "{whose} took part with particular data rather than sending zeros, noised like any "
+    "other message",
+    "add-remove": "particular data of {whose} were among the records rather than left out",
 }
 """What an attacker decides; `whose` is of WHOSE."""
 REACH: dict[Unit, str] = {
@@ -40,8 +39,8 @@ REACH: dict[Unit, str] = {
     "in common is not hidden at all.",
 }
 BEYOND: dict[Neighbours, str] = {
-    "zero-out": " That somebody's records are certain ones, and not others in their place, is "
-    "protected less: for that mu counts twice.",
+    "zero-out": " Whether somebody's records are particular ones rather than others is protected "
+    "less: for that, mu counts twice.",
 }
 """What is to be said besides of the neighbours."""
 ALIKE: dict[Unit, dict[Neighbours, str]] = {
@@ -84,8 +83,8 @@ SEEING: dict[Trust, str] = {
     "local": "every message of every client in this run",
     "secure-aggregation": "the sum of all clients' messages in each round of this run{others}",
 }
-COLLUDING = {0: "", 1: ", and all that one colluding client knows,"}
-MORE_COLLUDING = ", and all that {number} colluding clients know,"
+COLLUDING = {0: "", 1: " and all that one colluding client knows"}
+MORE_COLLUDING = " and all that {number} colluding clients know"
 LAW: dict[Trust, str] = {
     "local": "a Gaussian of standard deviation sigma, rounded to the lattice and sampled exactly: "
     "what leaves is post-processing of exact Gaussian noise",
