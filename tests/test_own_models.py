@@ -11,7 +11,7 @@ from torch import nn
 
 import equipoise
 from equipoise import DataError, InvalidValue, UnsafeModel, own_task, train
-from equipoise.algorithms.algorithm import Steps, descend
+from equipoise.algorithms.algorithm import Descends, descend
 from problems import ROOT, TASK_FILE, blobs, run_command
 
 
@@ -105,7 +105,7 @@ def test_steps_in_one_piece_of_memory_are_steps_one_by_one(h, kind):
     clients = [(inputs.to(kind), targets) for inputs, targets in blobs(3)[0]]
     clients.append((clients[0][0][:0], clients[0][1][:0]))
     task = own_task(Odd().to(kind), clients, odd_loss, equipoise.accuracy, batch=5)
-    assert isinstance(task.clients.steps, Steps)
+    assert isinstance(task.clients.steps, Descends)
     x = task.x0 + torch.randn(4, task.dimension).to(kind) / 10
     shift = None if h is None else h * torch.randn(4, task.dimension).to(kind)
     begun = x.clone()

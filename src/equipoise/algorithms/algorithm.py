@@ -18,7 +18,7 @@ of the whole run."""
 
 
 @runtime_checkable
-class Steps(Protocol):
+class Descends(Protocol):
     """A gradient that can make plain local steps by itself, sooner than step by step."""
 
     def __call__(self, x: "Tensor", t: int) -> "Tensor": ...
@@ -32,7 +32,7 @@ def descend(
     x: "Tensor", iterations: range, gradient: Gradient, eta: Any, h: "Tensor | None" = None
 ) -> "Tensor":
     """Where plain local steps end that begin at x; each by eta (gradient - h), if there is an h."""
-    if isinstance(gradient, Steps):
+    if isinstance(gradient, Descends):
         return gradient.descend(x, iterations, eta, h)
     for t in iterations:
         x = x - eta * (gradient(x, t) if h is None else gradient(x, t) - h)
