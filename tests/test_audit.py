@@ -13,7 +13,6 @@ from scipy.stats import binom, norm
 import equipoise
 from equipoise.algorithms.schedule import schedule_of
 from equipoise.auditing import audit as audits
-from equipoise.auditing.adversary import NoNoise
 from equipoise.auditing.bounds import (
     allows_guesses,
     at_most,
@@ -278,9 +277,9 @@ def patched_noise(monkeypatch, change):
     """All noise on the lattice passes through `change(noised, without noise)`."""
     real = clips.on_lattice
 
-    def on_lattice(sent, sigma, lattice, noise, round):
-        silent = real(sent, sigma, lattice, NoNoise(), round)
-        return change(real(sent, sigma, lattice, noise, round), silent)
+    def on_lattice(sent, drawn, lattice):
+        silent = real(sent, None if drawn is None else torch.zeros_like(drawn), lattice)
+        return change(real(sent, drawn, lattice), silent)
 
     for module in (clips, noisy_gradient):
         monkeypatch.setattr(module, "on_lattice", on_lattice)

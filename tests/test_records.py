@@ -596,7 +596,7 @@ def test_a_model_that_mixes_examples_is_refused_and_a_slow_one_says_so():
             self.weight = nn.Parameter(torch.zeros(2, 4))
 
         def forward(self, x):
-            return x @ self.weight.T
+            return x @ torch.stack([self.weight])[0].T  # lists are not followed
 
     result = train(task=network(Odd()), unit="record", epsilon=8, clip=1, iterations=2)
     assert any(notice.startswith("SLOW") for notice in result.notices)
