@@ -1852,10 +1852,13 @@ def named_beside() -> dict[str, list[str]]:
 
 
 def _caught(bug: tuple[str, str, str, str]) -> str | None:
-    """The test that fails: one that is named beside the bug, if it does, or another."""
+    """The test that fails: one that is named beside the bug, if it does, one of the same files, or
+    another."""
     name, *change = bug
-    if caught := first_failure(named_beside()[name], *change):
-        return caught
+    beside = named_beside()[name]
+    for tests in (beside, sorted({test.partition("::")[0] for test in beside})):
+        if caught := first_failure(tests, *change):
+            return caught
     for start, tests in (
         ("one record", RECORD_TESTS),
         ("one person", PERSON_TESTS),

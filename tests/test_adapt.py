@@ -17,6 +17,7 @@ import equipoise
 from equipoise import InvalidValue, adapting
 from equipoise.adapting import RHOS
 from equipoise.planning.at_home import PULLS, AtHome
+from equipoise.privacy.statement import guarantee_of
 from equipoise.tasks import TaskOptions, load_task
 from equipoise.tasks.linear import LOGISTIC
 from equipoise.tasks.task import Table
@@ -297,6 +298,15 @@ def test_a_tuned_run_says_what_it_is(run, mine, capsys):
     loaded = equipoise.load("mine")
     assert json.loads(loaded.to_json()) == mine
     assert equipoise.load("run").adapted is None
+
+
+def test_nothing_is_stated_of_a_tuned_run(run, mine, capsys):
+    """Its result has no guarantee, and its folder gets no file of one."""
+    before = sorted(path.name for path in Path("mine").iterdir())
+    with pytest.raises(InvalidValue, match="tuned at home, without noise: nothing is guaranteed"):
+        guarantee_of(equipoise.load("mine"))
+    assert run_command(capsys, "guarantee", "mine")[1].startswith(f"# {FIRST_WORDS}")
+    assert sorted(path.name for path in Path("mine").iterdir()) == before
 
 
 def test_figures_of_the_federated_model_are_not_those_of_the_tuned_one(clinic, capsys):
