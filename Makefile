@@ -33,7 +33,7 @@ lint: install-dev  ## style and types alone
 release-check:  ## build sdist and wheel, check what is in them, and try the wheel without extras in a new environment
 	PYTHON=$(PYTHON) .ci/release-check
 
-planted-bugs: install-dev  ## plant privacy bugs one by one and see a test catch each (about an hour)
+planted-bugs: install-dev  ## plant privacy bugs one by one and see a test catch each (hours)
 	$(BIN)/python tests/planted_bugs.py
 
 mutants: install-dev  ## change the source of what protects records in 120 random places, and see a test notice each (under an hour)

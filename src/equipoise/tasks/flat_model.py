@@ -137,7 +137,9 @@ class FlatModel:
         self, x: Tensor, loss: Loss, eta: float, h: Tensor | None
     ) -> Iterator[Callable[..., Tensor]]:
         """Inside, a function that makes one step more from x by eta (gradient - h), and says where
-        it leads. It takes what `gradient` does, and all of them happen in one piece of memory."""
+        it leads. It takes what `gradient` does, and all of them happen in one piece of memory: what
+        a module writes to its weights, which one that was accepted did not when it was tried, stays
+        there until the steps end."""
         x, scaled = x.detach().clone(), torch.empty_like(x)
         values, parts = learning(x, self.shapes), named_tensors(scaled, self.shapes)
         shifts = {} if h is None else named_tensors(h, self.shapes)
